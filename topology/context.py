@@ -1,0 +1,242 @@
+"""What running code receives: who it is, where the others are, and when to stop.
+
+A launcher makes one `NodeContext` a node and binds it around the node's code. Code finds it with `get_context()`,
+in the node's own thread and in every thread started from there, also when several programs share one process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import final
+
+__all__ = [
+    "NodeContext",
+    "StopToken",
+    "bind_context",
+    "derive_seeds",
+    "get_context",
+    "set_process_context",
+    "try_get_context",
+]
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class StopToken:
+    """Says once, to everybody who waits or listens, that the program is to stop.
+
+    Launchers call `set`; code in nodes calls `request` to ask for it. Thread-safe.
+    """
+
+    def __init__(self, request: Callable[[str], None] | None = None) -> None:
+        self._event = threading.Event()
+        self._lock = threading.Lock()
+        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._next_id = 0
+        self._request = request
+        self._observed = False
+        self.reason = ""
+
+    def __repr__(self) -> str:
+        return f"<StopToken {'set' if self._event.is_set() else 'not set'}, {len(self._callbacks)} listeners>"
+
+    @property
+    def observed(self) -> bool:
+        """Whether the node's code ever looked: such a node is given the whole notice to end by itself."""
+        return self._observed
+
+    @property
+    def event(self) -> threading.Event:
+        """The event set at the stop. Only for waiting: setting it stops nothing."""
+        self._observed = True
+        return self._event
+
+    def is_set(self) -> bool:
+        """Whether the program is stopping."""
+        self._observed = True
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Blocks until the stop, at most `timeout_s` seconds; returns whether the program is stopping."""
+        self._observed = True
+        return self._event.wait(timeout_s)
+
+    def on_stop(self, handler: Callable[[], None]) -> Callable[[], None]:
+        """Calls `handler` once at the stop, in the thread that announces it; at once if it has come already.
+
+        Returns a function that takes the handler back (a no-op when it has run). Marks the node as `observed`.
+        """
+        self._observed = True
+        return self.subscribe(handler)
+
+    def subscribe(self, handler: Callable[[], None]) -> Callable[[], None]:
+        """Like `on_stop`, for services that wake their waiters: the node's code did not look, so no mark."""
+        with self._lock:
+            if not self._event.is_set():
+                key = self._next_id
+                self._next_id += 1
+                self._callbacks[key] = handler
+                return lambda: self._forget(key)
+        _call(handler)
+        return lambda: None
+
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            self._callbacks.pop(key, None)
+
+    def request(self, reason: str = "") -> None:
+        """Asks the launcher to stop the whole program. Returns at once; the token is set when the launcher does so."""
+        if self._request is None:
+            self.set(reason)
+        else:
+            self._request(reason)
+
+    def set(self, reason: str = "") -> None:
+        """Announces the stop: for launchers. The second call does nothing."""
+        with self._lock:
+            if self._event.is_set():
+                return
+            self.reason = reason
+            self._event.set()
+            callbacks = list(self._callbacks.values())
+            self._callbacks.clear()
+        for callback in callbacks:
+            _call(callback)
+
+
+def _call(handler: Callable[[], None]) -> None:
+    try:
+        handler()
+    except Exception:  # one handler must not keep the others from hearing of the stop
+        _logger.exception("stop handler %r raised", handler)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class NodeContext:
+    """Identity and surroundings of one running node.
+
+    Attributes:
+        program: name of the program.
+        label: group of the node.
+        index: its place in the group, from 0.
+        group_size: number of nodes in the group.
+        launch_type: how it was launched, e.g. "local_mp".
+        run_directory: where this run keeps logs, metrics and checkpoints; None when it keeps nothing.
+        seed: 31-bit seed of this node: distinct for every node, the same on every run with the same run seed.
+        stop: set when the program is to stop.
+        endpoints: endpoint of every address of the program, by `Address.id`.
+        secret: shared by all nodes of the run; proves membership on TCP connections.
+    """
+
+    program: str = "program"
+    label: str
+    index: int
+    group_size: int = 1
+    launch_type: str
+    run_directory: Path | None = None
+    seed: int = 0
+    stop: StopToken = field(default_factory=StopToken)
+    endpoints: Mapping[str, str] = field(default_factory=dict)
+    secret: bytes = field(default=b"", repr=False)
+
+    @property
+    def name(self) -> str:
+        """`label/index`, as in the graph and in the logs."""
+        return f"{self.label}/{self.index}"
+
+
+_current: ContextVar[NodeContext | None] = ContextVar("topology_node_context", default=None)
+_process_context: NodeContext | None = None
+_inheritance_lock = threading.Lock()
+_bound = 0
+_start_thread = threading.Thread.start
+
+
+def try_get_context() -> NodeContext | None:
+    """The context of the node that runs this code, or None outside a node."""
+    return _current.get() or _process_context
+
+
+def get_context() -> NodeContext:
+    """The context of the node that runs this code.
+
+    Raises:
+        RuntimeError: the code does not run in a node of a launched program.
+    """
+    context = try_get_context()
+    if context is None:
+        raise RuntimeError(
+            "get_context() was called outside a node: it is there in code that a launcher runs, and in its threads"
+        )
+    return context
+
+
+def set_process_context(context: NodeContext | None) -> None:
+    """Makes `context` the context of the whole process: for launchers that give a node its own process."""
+    global _process_context
+    _process_context = context
+
+
+@contextlib.contextmanager
+def bind_context(context: NodeContext) -> Iterator[None]:
+    """Makes `context` current in this thread and in the threads started from it, until the block ends.
+
+    Threads do not inherit context variables before Python 3.14; while a context is bound, `Thread.start` hands it on.
+    """
+    global _bound
+    with _inheritance_lock:
+        _bound += 1
+        if _bound == 1:
+            threading.Thread.start = _start_with_context  # type: ignore[method-assign]
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+        with _inheritance_lock:
+            _bound -= 1
+            if _bound == 0:
+                threading.Thread.start = _start_thread  # type: ignore[method-assign]
+
+
+def _start_with_context(thread: threading.Thread) -> None:
+    context = _current.get()
+    if context is not None:
+        run = thread.run
+
+        def run_in_context() -> None:
+            _current.set(context)
+            run()
+
+        thread.run = run_in_context  # type: ignore[method-assign]
+    _start_thread(thread)
+
+
+def derive_seeds(run_seed: int, names: Iterable[str]) -> dict[str, int]:
+    """A 31-bit seed for every name: distinct within `names`, and a function of `run_seed` and the name.
+
+    Only when two names hash alike (about once in a million programs of 50 nodes) does the later one depend on the
+    earlier.
+    """
+    seeds: dict[str, int] = {}
+    taken: set[int] = set()
+    for name in names:
+        attempt = 0
+        while True:
+            digest = hashlib.blake2b(f"{run_seed}:{name}:{attempt}".encode(), digest_size=8).digest()
+            seed = int.from_bytes(digest, "little") >> 33
+            if seed not in taken:
+                break
+            attempt += 1
+        taken.add(seed)
+        seeds[name] = seed
+    return seeds

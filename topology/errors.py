@@ -1,0 +1,150 @@
+"""Every error this project raises, by who must act.
+
+    TopologyError
+    ├── ProgramError             the declaration is wrong: fix the program
+    ├── LaunchError              the platform refused: fix the machine or the launch options
+    ├── NodeFailed               user code in a node died
+    ├── CourierError             a remote call did not give a result
+    │   ├── CourierClosed        this side closed the client or the server
+    │   │   └── ProgramStopped   the program was asked to stop while this call waited
+    │   ├── ConnectionBroken     the peer or the network went away
+    │   ├── DeadlineExceeded     no answer in the time the caller allowed
+    │   ├── MethodNotFound       the server does not expose that method
+    │   ├── PayloadTooLarge      a message is over the limit of the connection
+    │   ├── RemoteError          the handler raised something that cannot be sent back as it was
+    │   └── StaleError           a cacher has only values older than it may serve
+    └── ReplayError              a replay operation could not be carried out
+        ├── TableNotFound
+        └── ReplayDeadlineExceeded
+
+Text says what was asked, what was found, and what to do. Every error survives pickling with its fields.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = [
+    "ConnectionBroken",
+    "CourierClosed",
+    "CourierError",
+    "DeadlineExceeded",
+    "LaunchError",
+    "MethodNotFound",
+    "NodeFailed",
+    "PayloadTooLarge",
+    "ProgramError",
+    "ProgramStopped",
+    "RemoteError",
+    "ReplayDeadlineExceeded",
+    "ReplayError",
+    "StaleError",
+    "TableNotFound",
+    "TopologyError",
+]
+
+def _rebuild(cls: type[TopologyError], args: tuple[Any, ...], state: dict[str, Any]) -> TopologyError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+class TopologyError(Exception):
+    """Root of all errors raised here on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default calls the constructor with `args`, which loses keyword fields.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+class ProgramError(TopologyError, ValueError):
+    """The declared program is wrong. `faults` lists everything found, one line each."""
+
+    def __init__(self, message: str, *, faults: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.faults = faults
+
+class LaunchError(TopologyError, RuntimeError):
+    """The platform could not run the program as asked."""
+
+class NodeFailed(TopologyError, RuntimeError):
+    """User code in a node raised, exited with a non-zero code, or was killed.
+
+    Attributes:
+        label: group of the node.
+        index: index of the node in its group.
+        exit_code: exit code of its process; negative for a signal; None for a thread.
+        remote_traceback: traceback text as the node printed it, or "".
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        label: str,
+        index: int,
+        exit_code: int | None = None,
+        remote_traceback: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.label = label
+        self.index = index
+        self.exit_code = exit_code
+        self.remote_traceback = remote_traceback
+
+    def __str__(self) -> str:
+        # The traceback comes last, where the reader of a terminal looks.
+        text: str = self.args[0]
+        return f"{text}\n\n{self.remote_traceback.rstrip()}" if self.remote_traceback else text
+
+class CourierError(TopologyError):
+    """A remote call did not give a result."""
+
+class CourierClosed(CourierError):
+    """This side closed the client or the server."""
+
+class ConnectionBroken(CourierError, ConnectionError):
+    """The peer or the network went away, or never answered the connection attempt."""
+
+class DeadlineExceeded(CourierError, TimeoutError):
+    """No answer in the time the caller allowed. The call may still run on the server."""
+
+class MethodNotFound(CourierError):
+    """The server does not expose that method."""
+
+class PayloadTooLarge(CourierError, ValueError):
+    """A message is over the limit of the connection."""
+
+class RemoteError(CourierError):
+    """The handler raised an exception that cannot be sent back as it was.
+
+    Attributes:
+        type_name: qualified name of the exception's type on the server.
+        remote_traceback: its traceback text.
+    """
+
+    def __init__(self, message: str, *, type_name: str = "", remote_traceback: str = "") -> None:
+        super().__init__(message)
+        self.type_name = type_name
+        self.remote_traceback = remote_traceback
+
+class StaleError(CourierError):
+    """A cacher has only a value older than it may serve. `age_s` is its age, in seconds."""
+
+    def __init__(self, message: str, *, age_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.age_s = age_s
+
+class ProgramStopped(CourierClosed):
+    """The program was asked to stop while this call waited. A node may let it propagate: that is a clean end."""
+
+class ReplayError(TopologyError):
+    """A replay operation could not be carried out."""
+
+class TableNotFound(ReplayError, KeyError):
+    """The server has no table of that name."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])  # KeyError would print the repr of the message
+
+class ReplayDeadlineExceeded(ReplayError, DeadlineExceeded):
+    """A rate limiter did not let the operation pass in the time allowed."""
