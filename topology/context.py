@@ -10,11 +10,14 @@ import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
+from typing import TYPE_CHECKING, final
+
+if TYPE_CHECKING:
+    from topology.executable import Executable
 
 __all__ = [
     "NodeContext",
@@ -135,6 +138,8 @@ class NodeContext:
         stop: set when the program is to stop.
         endpoints: endpoint of every address of the program, by `Address.id`.
         secret: shared by all nodes of the run; proves membership on TCP connections.
+        run_in_processes: runs executables as processes inside this node and blocks until they have ended; raises the
+            first failure. None where the launcher cannot.
     """
 
     program: str = "program"
@@ -147,6 +152,7 @@ class NodeContext:
     stop: StopToken = field(default_factory=StopToken)
     endpoints: Mapping[str, str] = field(default_factory=dict)
     secret: bytes = field(default=b"", repr=False)
+    run_in_processes: Callable[[Sequence[Executable]], None] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

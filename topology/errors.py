@@ -2,6 +2,7 @@
 
     TopologyError
     ├── ProgramError             the declaration is wrong: fix the program
+    │   └── SerializationError   a part of a node cannot travel to another process
     ├── LaunchError              the platform refused: fix the machine or the launch options
     ├── NodeFailed               user code in a node died
     ├── CourierError             a remote call did not give a result
@@ -38,6 +39,7 @@ __all__ = [
     "RemoteError",
     "ReplayDeadlineExceeded",
     "ReplayError",
+    "SerializationError",
     "StaleError",
     "TableNotFound",
     "TopologyError",
@@ -62,6 +64,10 @@ class ProgramError(TopologyError, ValueError):
     def __init__(self, message: str, *, faults: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.faults = faults
+
+class SerializationError(ProgramError, RuntimeError):
+    """A part of a node cannot travel to another process."""
+
 
 class LaunchError(TopologyError, RuntimeError):
     """The platform could not run the program as asked."""

@@ -1,0 +1,116 @@
+"""Nodes that run a function, or an object with a `run` method."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from topology.handle import dereference
+from topology.node import HandleT, Node, NodeDescription
+
+__all__ = ["PyClassNode", "PyNode", "describe_call"]
+
+
+def describe_call(constructor: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by parameter name, in order; by position where the signature does not name them."""
+    try:
+        bound = inspect.signature(constructor).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # builtins without a signature, or a call that will fail when the node starts
+        return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
+    arguments: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        kind = bound.signature.parameters[name].kind
+        if kind is inspect.Parameter.VAR_POSITIONAL:
+            arguments |= {f"{name}[{i}]": part for i, part in enumerate(value)}
+        elif kind is inspect.Parameter.VAR_KEYWORD:
+            arguments |= value
+        else:
+            arguments[name] = value
+    return arguments
+
+
+class _CallNode(Node[HandleT]):
+    """A node that calls something with arguments in which handles are dereferenced first."""
+
+    def __init__(self, constructor: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        super().__init__()
+        if not callable(constructor):
+            raise TypeError(f"{type(self).__name__}() takes a callable and its arguments, got {constructor!r}")
+        self._constructor = constructor
+        self._args = args
+        self._kwargs = kwargs
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {getattr(self._constructor, '__qualname__', self._constructor)}>"
+
+    @property
+    def constructor(self) -> Callable[..., Any]:
+        """What the node calls in its own place."""
+        return self._constructor
+
+    def configure(self, *args: Any, **kwargs: Any) -> None:
+        """Replaces the arguments: so that two nodes can hold each other's handles."""
+        self._args = args
+        self._kwargs = kwargs
+
+    def describe(self) -> NodeDescription:
+        return NodeDescription(
+            constructor=self._constructor, arguments=describe_call(self._constructor, self._args, self._kwargs)
+        )
+
+    def _call(self) -> Any:
+        args, kwargs = dereference((self._args, self._kwargs))
+        return self._constructor(*args, **kwargs)
+
+
+class PyNode(_CallNode[None]):
+    """Runs `function(*args, **kwargs)` and ends when it returns. Has no handle.
+
+    Args:
+        function: called in the node's own place, with handles turned into clients.
+    """
+
+    def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(function, args, kwargs)
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        """What the node runs."""
+        return self._constructor
+
+    def create_handle(self) -> None:
+        return None
+
+    def run(self) -> None:
+        self._call()
+
+
+class PyClassNode(_CallNode[HandleT]):
+    """Makes an object in the node's own place and calls its `run()`.
+
+    Args:
+        constructor: a class, or any callable that returns the object.
+    """
+
+    def __init__(self, constructor: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(constructor, args, kwargs)
+        self._should_run = True
+
+    def disable_run(self) -> None:
+        """Makes the object but does not call its `run()`: a test drives the object itself."""
+        self._should_run = False
+
+    def enable_run(self) -> None:
+        """Takes `disable_run` back."""
+        self._should_run = True
+
+    def create_handle(self) -> HandleT:
+        return None  # type: ignore[return-value]  # subclasses that can be called return a handle
+
+    def run(self) -> None:
+        instance = self._call()
+        if self._should_run:
+            instance.run()
+
+
