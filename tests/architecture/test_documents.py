@@ -1,0 +1,78 @@
+"""Every code block of the README and of docs/ runs.
+
+`python` blocks of one document run top to bottom as one script; in `console` blocks every line that starts with `$ `
+is a command that must succeed. A block after the comment `<!-- main-job -->` or `<!-- tests -->` sets up a machine: the
+file .ci/run runs those two.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+SET_UP = ("main-job", "tests")
+SHOWN = {"mermaid", "text"}  # pictures, and what a program printed
+TIMEOUT_S = 240
+
+
+def blocks(document: Path, kind: str) -> list[str]:
+    return [m["text"] for m in BLOCK.finditer(document.read_text()) if m["kind"] == kind and m["mark"] not in SET_UP]
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """The test environment's own commands first; runs are kept in `folder`."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "TOPOLOGY_RUNS": str(folder / "runs"), "PYTHONPATH": str(ROOT)}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_block_is_of_a_kind_that_runs(document: Path) -> None:
+    unknown = {m["kind"] for m in BLOCK.finditer(document.read_text())} - {"python", "console", "bash"} - SHOWN
+    assert not unknown, f"{document.name} has code blocks of a kind no test runs: {unknown}"
+    set_up = [m["mark"] for m in BLOCK.finditer(document.read_text()) if m["kind"] == "bash"]
+    assert set(set_up) <= set(SET_UP), f"{document.name}: write commands in `console` blocks, found bash: {set_up}"
+
+
+@pytest.mark.timeout(TIMEOUT_S + 10)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d, "python")], ids=lambda path: path.name)
+def test_python_blocks_run(document: Path, tmp_path: Path) -> None:
+    script = tmp_path / f"{document.stem}.py"
+    script.write_text("\n".join(blocks(document, "python")))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{document.name}:\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.timeout(TIMEOUT_S + 10)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d, "console")], ids=lambda path: path.name)
+def test_console_commands_succeed(document: Path, tmp_path: Path) -> None:
+    # The scripts that the document asks the reader to write.
+    for match in re.finditer(r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", document.read_text(), re.M | re.S):
+        (tmp_path / match[1]).write_text(match[2])
+    commands = [line[2:] for block in blocks(document, "console") for line in block.splitlines() if line[:2] == "$ "]
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{document.name}: {command}\n{done.stdout}\n{done.stderr}"
