@@ -1,0 +1,210 @@
+"""What one run leaves on disk: its state, its graph, logs, metrics and checkpoints.
+
+    <base>/<program>-<YYYYmmdd-HHMMSS>-<4 hex>/
+        run.json                      state of the run and of every node; replaced as a whole, never half written
+        graph.json                    the program
+        logs/<label>-<index>.log      what the node printed
+        metrics/<label>-<index>.jsonl written by nodes
+        checkpoints/                  written by nodes
+
+The base is $TOPOLOGY_RUNS, else $XDG_STATE_HOME/topology/runs, else ~/.local/state/topology/runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, final
+
+from launch.process_info import create_time
+from topology.clock import SYSTEM_CLOCK, Clock
+from topology.errors import LaunchError
+
+__all__ = ["RunDirectory", "create", "default_base", "list_runs", "open_run"]
+
+ENDED_STATES = frozenset({"finished", "failed", "stopped"})
+"""States of a run that is over. The others are starting, running and stopping."""
+
+
+def default_base() -> Path:
+    """Where runs go when nothing is said."""
+    if runs := os.environ.get("TOPOLOGY_RUNS"):
+        return Path(runs).expanduser()
+    state = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(state).expanduser() / "topology" / "runs"
+
+
+@final
+class RunDirectory:
+    """One run's directory. Only the launcher of the run writes `run.json`; anybody may read it at any time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"<RunDirectory {self.path}>"
+
+    @property
+    def run_id(self) -> str:
+        """Its name, unique in its base."""
+        return self.path.name
+
+    @property
+    def logs(self) -> Path:
+        """Directory of the nodes' logs."""
+        return self.path / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        """Directory of the nodes' metrics."""
+        return self.path / "metrics"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Directory of the nodes' checkpoints."""
+        return self.path / "checkpoints"
+
+    def log_path(self, label: str, index: int) -> Path:
+        """The log file of one node."""
+        return self.logs / f"{file_name(label)}-{index}.log"
+
+    def metrics_path(self, label: str, index: int) -> Path:
+        """The metrics file of one node."""
+        return self.metrics / f"{file_name(label)}-{index}.jsonl"
+
+    def read_state(self) -> dict[str, Any]:
+        """The content of `run.json`.
+
+        A run whose launcher died without a word reads as "failed", with an error that says so.
+
+        Raises:
+            LaunchError: there is no readable `run.json`.
+        """
+        try:
+            state: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise LaunchError(
+                f"{self.path} is not the directory of a run: its run.json cannot be read ({error})"
+            ) from None
+        if state["state"] not in ENDED_STATES and not _is_alive(state.get("launcher", {})):
+            state["state"] = "failed"
+            state["error"] = (
+                "the launcher of this run was killed, or its machine restarted, before it could say how it ended"
+            )
+        return state
+
+    def write_state(self, state: Mapping[str, Any]) -> None:
+        """Replaces `run.json`. Atomic: a reader sees the old or the new one. Raises `OSError`."""
+        self.write_json("run.json", state)
+
+    def update_state(self, **changes: object) -> None:
+        """Replaces some top-level entries of `run.json`. For the launcher only. Raises `OSError`."""
+        state = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        self.write_state({**state, **changes})
+
+    def write_json(self, name: str, value: object) -> None:
+        """Writes one JSON file of the run, atomically. Raises `OSError`."""
+        temporary = self.path / f".{name}.{os.getpid()}"
+        try:
+            temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+            temporary.replace(self.path / name)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+def create(base: Path | None, program_name: str, *, clock: Clock = SYSTEM_CLOCK) -> RunDirectory:
+    """Makes the directory of a new run.
+
+    Raises:
+        LaunchError: it cannot be made or written, e.g. on a full disk.
+    """
+    base = default_base() if base is None else base
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(clock.time()))
+    path = base / f"{file_name(program_name)}-{stamp}-{secrets.token_hex(2)}"
+    return prepare(path, program_name)
+
+
+def prepare(path: Path, program_name: str) -> RunDirectory:
+    """Makes `path` the directory of a new run; see `create`."""
+    directory = RunDirectory(path)
+    try:
+        for part in (directory.logs, directory.metrics, directory.checkpoints):
+            part.mkdir(parents=True, exist_ok=True)
+        directory.write_state(initial_state(directory.run_id, program_name))
+    except OSError as error:
+        raise LaunchError(
+            f"The run directory {path} cannot be written: {error.strerror or error}. Give another one "
+            "(run_directory=..., or the environment variable TOPOLOGY_RUNS), or make room there."
+        ) from error
+    return directory
+
+
+def initial_state(run_id: str, program_name: str, clock: Clock = SYSTEM_CLOCK) -> dict[str, Any]:
+    """The `run.json` of a run that begins in this process."""
+    return {
+        "run_id": run_id,
+        "program": program_name,
+        "launch_type": "",
+        "state": "starting",
+        "started": clock.time(),
+        "ended": None,
+        "launcher": {"pid": os.getpid(), "create_time": create_time(os.getpid())},
+        "nodes": [],
+        "error": None,
+    }
+
+
+def open_run(path_or_name: str | Path, base: Path | None = None) -> RunDirectory:
+    """The directory of an existing run: its path, its name in `base`, or the beginning of exactly one name there.
+
+    Raises:
+        LaunchError: there is no such run, or several.
+    """
+    as_path = Path(path_or_name)
+    if (as_path / "run.json").exists():
+        return RunDirectory(as_path.resolve())
+    runs = list_runs(base)
+    matches = [run for run in runs if run.run_id.startswith(str(path_or_name))]
+    exact = [run for run in matches if run.run_id == str(path_or_name)]
+    if len(exact or matches) == 1:
+        return (exact or matches)[0]
+    known = ", ".join(run.run_id for run in (matches or runs)[:5]) or "none"
+    what = f"{len(matches)} runs begin with" if matches else "No run is called"
+    raise LaunchError(f"{what} {str(path_or_name)!r} in {base or default_base()}. The newest there: {known}.")
+
+
+def list_runs(base: Path | None = None) -> list[RunDirectory]:
+    """All runs in `base`, the newest first."""
+    base = default_base() if base is None else base
+    paths = base.glob("*/run.json") if base.is_dir() else iter(())
+    dated = [(_started(path), path.parent) for path in paths]
+    return [RunDirectory(path) for _, path in sorted(dated, reverse=True)]
+
+
+def _started(path: Path) -> float:
+    try:
+        return float(json.loads(path.read_text(encoding="utf-8"))["started"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
+def file_name(text: str) -> str:
+    """`text` as a part of a file name: everything unusual becomes "_"."""
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", text).lstrip(".") or "_"
+
+
+def _is_alive(launcher: Mapping[str, Any]) -> bool:
+    pid = launcher.get("pid")
+    if not isinstance(pid, int):
+        return False
+    found = create_time(pid)
+    expected = launcher.get("create_time")
+    return found is not None and (expected is None or abs(found - expected) < 1.0)
