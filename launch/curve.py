@@ -1,0 +1,185 @@
+"""The learning curve of a run: as points, as text for the terminal, as a PNG."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from launch.metrics import Metrics, Series
+
+__all__ = ["Curve", "draw_text", "find_curves", "short_number", "write_png"]
+
+_ENDINGS = ("return", "reward", "score")
+_STEPS = "actor_steps"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A measure of learning over the run.
+
+    Attributes:
+        name: `label key`, e.g. `evaluator evaluator_return`.
+        measured: comes from an evaluator; other curves are the noisy returns of exploring actors.
+        x_name: what x counts: "actor steps", or "seconds" for a program that counts no steps.
+        x: where each point lies, ascending.
+        y: the values.
+    """
+
+    name: str
+    measured: bool
+    x_name: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+    def smoothed(self, window: int) -> Curve:
+        """A running mean over the last `window` points."""
+        means = (self.y[max(0, end - window) : end] for end in range(1, len(self.y) + 1))
+        return Curve(
+            name=self.name,
+            measured=self.measured,
+            x_name=self.x_name,
+            x=self.x,
+            y=tuple(sum(part) / len(part) for part in means),
+        )
+
+
+def find_curves(metrics: Metrics) -> list[Curve]:
+    """A curve for every group and every key that ends in `return`, `reward` or `score`; those of evaluators first."""
+    found = [
+        _make_curve(metrics, label, key)
+        for label in metrics.groups
+        for key in metrics.keys(label)
+        if key.endswith(_ENDINGS)
+    ]
+    return sorted((curve for curve in found if curve.x), key=lambda curve: not curve.measured)
+
+
+def _make_curve(metrics: Metrics, label: str, key: str) -> Curve:
+    counter = metrics.counter(_STEPS)
+    start = (metrics.span() or (0.0, 0.0))[0]
+    points: list[tuple[float, float]] = []
+    for node in metrics.groups[label].values():
+        if key in node:
+            points += zip(_xs(node, node[key], counter, start), node[key].values, strict=True)
+    points = sorted(point for point in points if all(map(math.isfinite, point)))
+    return Curve(
+        name=f"{label} {key.replace('_', ' ')}" if label not in key else key.replace("_", " "),
+        measured="eval" in f"{label} {key}",
+        x_name="seconds" if counter is None else "actor steps",
+        x=tuple(x for x, _ in points),
+        y=tuple(y for _, y in points),
+    )
+
+
+def _xs(node: dict[str, Series], series: Series, counter: Series | None, start: float) -> Sequence[float]:
+    steps = node.get(_STEPS)
+    if steps is not None and steps.times == series.times:
+        return steps.values  # the node says itself which step it measured
+    if counter is not None:
+        return [_interpolate(time, counter) for time in series.times]
+    return [time - start for time in series.times]
+
+
+def _interpolate(time: float, series: Series) -> float:
+    after = bisect.bisect_left(series.times, time)
+    if after == 0:
+        return series.values[0]
+    if after == len(series.times):
+        return series.values[-1]
+    t0, t1 = series.times[after - 1], series.times[after]
+    weight = (time - t0) / (t1 - t0) if t1 > t0 else 1.0
+    return series.values[after - 1] * (1 - weight) + series.values[after] * weight
+
+
+def short_number(value: float) -> str:
+    """A number in a few characters: 0.95, 12.3, 1,234, 1.2M, 3e-05."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else str(value)
+    size = abs(value)
+    if size >= 1e12 or (value and size < 1e-3):
+        return f"{value:.1e}".replace("e-0", "e-").replace("e+", "e")
+    for unit, suffix in ((1e9, "G"), (1e6, "M")):
+        if size >= unit:
+            return f"{value / unit:.3g}{suffix}"
+    if value == int(value) or size >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if size >= 100 else f"{value:.3g}"
+
+
+# Bits of the 2 x 4 dots in a braille character, by row and column.
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+
+
+def draw_text(curve: Curve, *, width: int = 64, height: int = 10) -> str:
+    """The curve in braille dots with its axes, `width` x `height` characters without the axes."""
+    low, high = _limits(curve.y)
+    rows = _columns(curve, 2 * width)
+    canvas = [[0] * width for _ in range(height)]
+    previous: int | None = None
+    for column, value in rows:
+        row = round((high - value) / (high - low) * (4 * height - 1))
+        first, last = sorted((row, row if previous is None else previous))
+        for dot in range(first, last + 1):
+            canvas[dot // 4][column // 2] |= _DOTS[dot % 4][column % 2]
+        previous = row
+    ticks = {0: short_number(high), height // 2: short_number((low + high) / 2), height - 1: short_number(low)}
+    margin = max(map(len, ticks.values()))
+    lines = [
+        f"{ticks.get(i, ''):>{margin}} {'┤' if i in ticks else '│'}" + "".join(chr(0x2800 + dots) for dots in row)
+        for i, row in enumerate(canvas)
+    ]
+    left, right = short_number(curve.x[0]), short_number(curve.x[-1])
+    axis = f"{left}{curve.x_name:^{max(1, width - len(left) - len(right))}}{right}"
+    return "\n".join(
+        [f"{'':{margin}}  {curve.name}", *lines, f"{'':{margin}} └{'─' * width}", f"{'':{margin}}  {axis}"]
+    )
+
+
+def _limits(values: Sequence[float]) -> tuple[float, float]:
+    low, high = min(values), max(values)
+    return (low, high) if high > low else (low - 0.5, high + 0.5)
+
+
+def _columns(curve: Curve, count: int) -> list[tuple[int, float]]:
+    """Means of the points by column of dots; gaps between points are filled by straight lines."""
+    first, last = _limits(curve.x) if len(curve.x) > 1 else (curve.x[0], curve.x[0] + 1)
+    bins: dict[int, list[float]] = {}
+    for x, y in zip(curve.x, curve.y, strict=True):
+        bins.setdefault(round((x - first) / (last - first) * (count - 1)), []).append(y)
+    known = [(column, sum(values) / len(values)) for column, values in sorted(bins.items())]
+    filled = known[:1]
+    for (c0, y0), (c1, y1) in itertools.pairwise(known):
+        filled += [(c, y0 + (y1 - y0) * (c - c0) / (c1 - c0)) for c in range(c0 + 1, c1 + 1)]
+    return filled
+
+
+def write_png(curves: Sequence[Curve], path: Path, *, title: str) -> None:
+    """Draws the curves into one PNG. Needs at least one. Raises OSError when the file cannot be written."""
+    # Figure without pyplot: no display, no global state, and half the import time.
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    for curve in reversed(curves):  # the measured ones come first and are drawn on top
+        if curve.measured:
+            axes.plot(curve.x, curve.y, label=curve.name, color="#1f6feb", linewidth=2.0, marker="o", markersize=3.5)
+        else:
+            window = max(1, len(curve.y) // 25)
+            name = f"{curve.name} (mean of {window})" if window > 1 else curve.name
+            axes.plot(curve.x, curve.smoothed(window).y, label=name, color="#9aa4b2", linewidth=1.2)
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    axes.set_xlabel(curves[0].x_name)
+    axes.set_ylabel(curves[0].name)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+    axes.grid(visible=True, color="#e5e8ec", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="best", fontsize=9)
+    figure.savefig(path, format="png")

@@ -1,0 +1,273 @@
+"""One view of a run while it runs: a picture that is redrawn on a terminal, a line every few seconds elsewhere.
+
+The view knows no agent: it shows the numbers that many programs have (steps, returns, replay size) at the top, and
+under them the latest of everything else by group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from launch.curve import draw_text, find_curves, short_number
+from launch.run_directory import file_name
+from launch.watch import RunWatch
+from topology.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["Figure", "PlainView", "RichView", "View", "duration", "follow", "headline", "make_view", "progress_line"]
+
+_COLORS = {
+    "running": "green", "starting": "yellow", "stopping": "yellow", "finished": "green", "stopped": "cyan",
+    "failed": "bold red", "lost": "bold red",
+}  # fmt: skip
+_AT_THE_TOP = frozenset(
+    {"progress", "actor_steps", "learner_steps", "evaluator_return", "episode_return", "replay_size"}
+)
+_BAD = ("failed", "lost", "killed")
+_PLAIN_PERIOD_S = 5.0
+_RICH_PERIOD_S = 0.5
+
+
+@final
+@dataclass(frozen=True)
+class Figure:
+    """A number at the top of the view: its name, the value as text, and a remark such as its rate."""
+
+    name: str
+    value: str
+    remark: str = ""
+
+
+class View(Protocol):
+    """Shows a run."""
+
+    period_s: float
+
+    def show(self, watch: RunWatch) -> None:
+        """Shows the state of now."""
+
+    def close(self) -> None:
+        """Takes the view off the screen, or leaves its last picture. The second call does nothing."""
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: 0:41, 12:05, 1:02:03; a dash when unknown."""
+    if not math.isfinite(seconds):
+        return "–"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def headline(watch: RunWatch) -> list[Figure]:
+    """The numbers that matter most, of those that this program has."""
+    return [*_counters(watch), *_returns(watch), *_sizes(watch)]
+
+
+def _counters(watch: RunWatch) -> Iterator[Figure]:
+    metrics = watch.metrics
+    own = [key for key in metrics.keys("counter") if key.endswith("_steps")]
+    for key in dict.fromkeys([*own, "actor_steps", "learner_steps"]):
+        series = metrics.counter(key)
+        if series is not None:
+            rate = series.rate()
+            remark = f"{short_number(_rounded(rate))}/s" if math.isfinite(rate) and not watch.ended else ""
+            yield Figure(key.replace("_", " "), f"{series.latest:,.0f}", remark)
+
+
+def _rounded(rate: float) -> float:
+    return float(round(rate)) if abs(rate) >= 10 else round(rate, 1)
+
+
+def _returns(watch: RunWatch) -> Iterator[Figure]:
+    metrics = watch.metrics
+    for series in metrics.find("evaluator_return")[:1]:
+        yield Figure("evaluator return", short_number(series.latest), f"best {short_number(max(series.values))}")
+    recent = metrics.mean("episode_return")
+    if math.isfinite(recent):
+        yield Figure("episode return", short_number(recent), "recent mean")
+
+
+def _sizes(watch: RunWatch) -> Iterator[Figure]:
+    for series in watch.metrics.find("replay_size")[:1]:
+        yield Figure("replay size", f"{series.latest:,.0f}")
+
+
+def progress_line(watch: RunWatch) -> str:
+    """Everything of the view that fits one line, without control characters."""
+    parts = [f"{duration(watch.elapsed_s):>7} {watch.state['state']}"]
+    if math.isfinite(watch.progress):
+        parts[0] += f" {watch.progress:.0%}"
+    if math.isfinite(watch.left_s):
+        parts.append(f"left {duration(watch.left_s)}")
+    parts += [
+        f"{figure.name} {figure.value}" + (f" ({figure.remark})" if figure.remark.endswith("/s") else "")
+        for figure in headline(watch)
+    ]
+    if nodes := _node_text(watch):
+        parts.append(f"nodes {nodes}")
+    if watch.problems:
+        parts.append(f"warnings {watch.problems}")
+    return " | ".join(parts)
+
+
+def _node_text(watch: RunWatch, label: str | None = None) -> str:
+    states = watch.node_states(label)
+    total = sum(states.values())
+    bad = [f"{states[state]} {state}" for state in _BAD if states[state]]
+    if bad or not total:
+        return ", ".join([f"{states['running']}/{total} running", *bad]) if total else ""
+    if states["running"] == total or (states["running"] and not watch.ended):
+        return f"{states['running']}/{total}"
+    return ", ".join(f"{count} {state}" for state, count in states.items())
+
+
+def render(watch: RunWatch, *, width: int = 100, height: int = 40) -> RenderableType:
+    """The picture of a run, for a terminal of this size."""
+    parts: list[RenderableType] = [_title(watch), _progress(watch, width), Text(), _figures(watch)]
+    parts += [Text(), _groups(watch, width)]
+    used = 8 + len(watch.labels) + len(watch.warnings)
+    curves = [curve for curve in find_curves(watch.metrics) if len(curve.x) >= 3]
+    if curves and height - used >= 12:
+        rows = min(8, height - used - 6)
+        curve = curves[0] if curves[0].measured else curves[0].smoothed(max(1, len(curves[0].y) // 25))
+        parts += [Text(), Text(draw_text(curve, width=min(72, width - 12), height=rows), style="cyan", no_wrap=True)]
+    if watch.warnings:
+        parts += [Text(), *(_warning(node, line) for node, line in watch.warnings)]
+    return Group(*parts)
+
+
+def _title(watch: RunWatch) -> RenderableType:
+    state = str(watch.state["state"])
+    title = Text(str(watch.state.get("program", "")), style="bold")
+    title.append(f"  {watch.state.get('launch_type') or ''}  {watch.directory.run_id}", style="dim")
+    row = Table.grid(expand=True)
+    row.add_column(no_wrap=True, overflow="ellipsis")
+    row.add_column(justify="right", no_wrap=True)
+    row.add_row(title, Text(f"● {state}", style=_COLORS.get(state, "")))
+    return row
+
+
+def _progress(watch: RunWatch, width: int) -> RenderableType:
+    times = Text(f"{duration(watch.elapsed_s)} elapsed", style="bold")
+    if not math.isfinite(watch.progress):
+        return times
+    times = Text(f"{watch.progress:4.0%}  {duration(watch.elapsed_s)} elapsed", style="bold")
+    if math.isfinite(watch.left_s):
+        times.append(f"  ~{duration(watch.left_s)} left", style="dim")
+    row = Table.grid(padding=(0, 2))
+    row.add_row(ProgressBar(total=1.0, completed=watch.progress, width=max(10, width - 40)), times)
+    return row
+
+
+def _figures(watch: RunWatch) -> RenderableType:
+    figures = headline(watch)
+    if not figures:
+        return Text("no metrics yet", style="dim")
+    table = Table.grid(padding=(0, 4, 0, 0))
+    for _ in figures:
+        table.add_column(no_wrap=True)
+    table.add_row(*(Text(figure.name, style="dim") for figure in figures))
+    table.add_row(*(Text(figure.value, style="bold") for figure in figures))
+    table.add_row(*(Text(figure.remark, style="dim") for figure in figures))
+    return table
+
+
+def _groups(watch: RunWatch, width: int) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0), width=width)
+    table.add_column("group", no_wrap=True)
+    table.add_column("nodes", no_wrap=True)
+    table.add_column("latest, mean over the group", overflow="ellipsis", no_wrap=True, ratio=1)
+    for label in watch.labels:
+        states = watch.node_states(label)
+        style = "red" if any(states[state] for state in _BAD) else ""
+        table.add_row(Text(label), Text(_node_text(watch, label), style=style), _latest(watch, file_name(label)))
+    return table
+
+
+def _latest(watch: RunWatch, label: str) -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for key in watch.metrics.keys(label):
+        if key in _AT_THE_TOP:
+            continue
+        text.append(f"{key} ", style="dim")
+        text.append(f"{short_number(watch.metrics.mean(key, label, count=1))}   ")
+    return text
+
+
+def _warning(node: str, line: str) -> Text:
+    text = Text(f"{node} | ", style="yellow", no_wrap=True, overflow="ellipsis")
+    text.append(line, style="default")
+    return text
+
+
+@final
+class RichView:
+    """Redraws one picture in place."""
+
+    period_s = _RICH_PERIOD_S
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        # Redrawn by `show` only: a second thread would draw while a node's failure is printed.
+        self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        self._live.start()
+
+    def show(self, watch: RunWatch) -> None:
+        size = self._console.size
+        picture = render(watch, width=size.width, height=size.height - 2)
+        hint = "Ctrl-C stops the run; twice, at once"
+        footer = Text(f"\n{watch.directory.path}  ·  {hint}", style="dim", no_wrap=True, overflow="ellipsis")
+        self._live.update(Group(picture, footer), refresh=True)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+@final
+class PlainView:
+    """Writes a line every few seconds, for pipes, files and CI."""
+
+    period_s = _PLAIN_PERIOD_S
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+
+    def show(self, watch: RunWatch) -> None:
+        self._write(progress_line(watch))
+
+    def close(self) -> None:
+        pass
+
+
+def make_view(console: Console, *, live: bool | None = None) -> View:
+    """The view that suits the console; `live` overrides."""
+    if console.is_terminal if live is None else live:
+        return RichView(console)
+    return PlainView(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+
+
+def follow(watch: RunWatch, view: View, wait: Callable[[float], bool], *, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Shows the run until it ends, and once more then.
+
+    Args:
+        watch: the run.
+        view: where to show it.
+        wait: blocks until the run has ended, at most so many seconds; returns whether it has.
+        clock: for the time between two pictures.
+    """
+    next_at = clock.monotonic()
+    while not wait(max(0.0, next_at - clock.monotonic())):
+        watch.poll()
+        view.show(watch)
+        next_at = max(next_at + view.period_s, clock.monotonic())
+    watch.poll()
+    view.show(watch)

@@ -1,0 +1,115 @@
+"""What is said of a run when it has ended, or when somebody asks: numbers, learning curve, where everything is."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launch.curve import Curve, draw_text, find_curves, short_number, write_png
+from launch.live_view import duration, headline
+from launch.run_directory import file_name
+from launch.watch import RunWatch
+
+__all__ = ["as_json", "print_summary", "save_curve"]
+
+CURVE_NAME = "curve.png"
+
+
+def save_curve(watch: RunWatch) -> Path | None:
+    """Writes the learning curve into the run directory; None when the run measured no returns.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    curves = find_curves(watch.metrics)
+    if not curves:
+        return None
+    path = watch.directory.path / CURVE_NAME
+    write_png(curves, path, title=f"{watch.state.get('program', '')} · {watch.directory.run_id}")
+    return path
+
+
+def print_summary(watch: RunWatch, console: Console) -> None:
+    """Prints how the run went. Draws the PNG of the curve first; one that cannot be written is said, not raised."""
+    try:
+        png = save_curve(watch)
+        curve_place = str(png) if png else ""
+    except OSError as error:
+        curve_place = f"not written: {error.strerror or error}"
+    console.print()
+    console.print(_table([("run", watch.directory.run_id), ("state", _ending(watch)), *_numbers(watch)]))
+    curves = find_curves(watch.metrics)
+    if curves and len(curves[0].x) >= 2:
+        width = max(20, min(72, console.width - 14))
+        console.print()
+        console.print(Text(draw_text(_presentable(curves[0]), width=width), no_wrap=True))
+    places = [("curve", curve_place), ("logs", str(watch.directory.logs)), ("metrics", str(watch.directory.metrics))]
+    console.print()
+    console.print(_table([(name, place) for name, place in places if place]))
+
+
+def _table(rows: list[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True, min_width=16)
+    table.add_column(overflow="fold")  # paths must survive a narrow terminal whole
+    for name, value in rows:
+        table.add_row(name, Text(value))
+    return table
+
+
+def _presentable(curve: Curve) -> Curve:
+    return curve if curve.measured else curve.smoothed(max(1, len(curve.y) // 25))
+
+
+def _ending(watch: RunWatch) -> str:
+    verb = "after" if watch.ended else "for"
+    return f"{watch.state['state']} {verb} {duration(watch.elapsed_s)}"
+
+
+def _numbers(watch: RunWatch) -> list[tuple[str, str]]:
+    rows = []
+    for key in ("actor_steps", "learner_steps", "actor_episodes"):
+        series = watch.metrics.counter(key)
+        if series is not None:
+            rate = f"  ({short_number(series.latest / watch.elapsed_s)}/s)" if watch.elapsed_s > 0 else ""
+            rows.append((key.replace("_", " "), f"{series.latest:,.0f}{rate}"))
+    rows += [(curve.name, _extremes(curve)) for curve in find_curves(watch.metrics)]
+    if watch.problems:
+        rows.append(("warnings", f"{watch.problems} lines in the logs"))
+    return rows
+
+
+def _extremes(curve: Curve) -> str:
+    if not curve.measured:
+        return f"{short_number(curve.smoothed(100).y[-1])}  (mean of the last {min(100, len(curve.y))})"
+    best = max(range(len(curve.y)), key=curve.y.__getitem__)
+    where = f"{short_number(curve.x[best])} {curve.x_name}"
+    return f"{short_number(curve.y[-1])}  (best {short_number(curve.y[best])} at {where})"
+
+
+def as_json(watch: RunWatch) -> dict[str, Any]:
+    """The state of a run as plain data, for `topology status --json`."""
+    metrics = watch.metrics
+    latest = {
+        label: {key: _number(metrics.mean(key, file_name(label), count=1)) for key in metrics.keys(file_name(label))}
+        for label in watch.labels
+    }
+    return {
+        **watch.state,
+        "path": str(watch.directory.path),
+        "elapsed_s": round(watch.elapsed_s, 3),
+        "left_s": _number(watch.left_s),
+        "progress": _number(watch.progress),
+        "headline": {figure.name: figure.value for figure in headline(watch)},
+        "metrics": latest,
+        "warnings": [{"node": node, "line": line} for node, line in watch.warnings],
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
