@@ -1,0 +1,312 @@
+"""Futures: many calls at a time on one connection, with a thread that always reads the replies.
+
+The caller's thread writes; the reader opens the connection, again after it broke, and completes the futures. It is
+always there while calls are under way: a client that only wrote while replies filled the socket would deadlock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from topology import errors
+from topology.clock import SYSTEM_CLOCK, Deadline
+from topology.nodes.courier import codec
+from topology.nodes.courier.connection import Connection, NotDelivered, TimedOut, broken
+from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, payload_bytes
+
+if TYPE_CHECKING:
+    from topology.nodes.courier.client import ClientOptions
+
+__all__ = ["CallFuture", "Channel", "RawReply"]
+
+_logger = logging.getLogger(__name__)
+
+
+class RawReply(NamedTuple):
+    """A reply as it came: `kind` is `Kind.REPLY` or `Kind.ERROR`."""
+
+    kind: int
+    body: Buffer
+    buffers: Sequence[Buffer]
+
+
+class CallFuture(Future[Any]):
+    """The result of a remote call to come.
+
+    `cancel` succeeds until the reply is there; the server is told and drops the call if it has not begun. A failure
+    that nobody ever looked at is logged once, when the future goes away.
+    """
+
+    def __init__(self, channel: Channel, call_id: int, name: str, size: int, raw: bool) -> None:
+        super().__init__()
+        self.call_id = call_id
+        self.name = name
+        self.size = size
+        self.raw = raw
+        self.expires = 0.0
+        self._channel = channel
+        self._looked_at = False
+
+    def cancel(self) -> bool:
+        if not super().cancel():
+            return False
+        self._channel.cancelled(self)
+        return True
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._looked_at = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._looked_at = True
+        return super().exception(timeout)
+
+    def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
+        self._looked_at = True
+        super().add_done_callback(fn)
+
+    def __del__(self) -> None:
+        error = self._exception
+        if error is not None and not self._looked_at and not isinstance(error, errors.CourierClosed):
+            _logger.error("call %r failed and nobody asked for its result", self.name, exc_info=error)
+
+
+@final
+class Channel:
+    """One multiplexed connection and its reader.
+
+    Args:
+        address: of the server, for messages.
+        options: of the client.
+        connect: opens a connection; waits for the server if that is wanted.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        options: ClientOptions,
+        connect: Callable[[Deadline, Callable[[], None]], Connection],
+    ) -> None:
+        self._address = address
+        self._options = options
+        self._connect = connect
+        self._ids = itertools.count(1)
+        self._pending: dict[int, CallFuture] = {}
+        self._unsent: deque[tuple[int, list[Buffer]]] = deque()
+        self._bytes = 0
+        self._changed = threading.Condition(threading.Lock())  # guards all of the above; notified when room is made
+        self._sending = threading.Lock()
+        self._connection: Connection | None = None
+        self._work = threading.Event()  # something waits to be sent, or the channel is closed
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def submit(self, name: str, body: Buffer, buffers: Sequence[Buffer]) -> CallFuture:
+        """Sends a call. Blocks only while too much is under way."""
+        return self._submit(name, body, buffers, raw=False)
+
+    def submit_raw(self, name: str, body: Buffer, buffers: Sequence[Buffer]) -> CallFuture:
+        """The same; the future gives a `RawReply`."""
+        return self._submit(name, body, buffers, raw=True)
+
+    def _submit(self, name: str, body: Buffer, buffers: Sequence[Buffer], *, raw: bool) -> CallFuture:
+        size = payload_bytes(body, buffers)
+        future = CallFuture(self, next(self._ids), name, size, raw)
+        timeout_s = self._options.call_timeout_s
+        if timeout_s is not None:
+            future.expires = SYSTEM_CLOCK.monotonic() + timeout_s
+        parts = encode(Kind.REQUEST, future.call_id, name.encode(), body, buffers)
+        with self._changed:
+            self._wait_for_room(size)
+            if self._closed:
+                raise errors.CourierClosed(f"{name!r} at {self._address}: the client is closed")
+            self._pending[future.call_id] = future
+            self._bytes += size
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"courier {self._address}", daemon=True)
+                self._thread.start()
+        self._send(future.call_id, parts)
+        return future
+
+    def _wait_for_room(self, size: int) -> None:
+        if threading.current_thread() is self._thread:
+            return  # a callback of a future: the thread that makes room must not wait for it
+        while not self._closed and self._pending:
+            if len(self._pending) < self._options.max_in_flight:
+                if self._bytes + size <= self._options.max_in_flight_bytes:
+                    return
+            self._changed.wait()
+
+    def _send(self, call_id: int, parts: list[Buffer]) -> None:
+        with self._sending:
+            connection = self._connection
+            if connection is not None:
+                try:
+                    connection.send(parts)
+                    return
+                except (NotDelivered, TimedOut):
+                    # Incomplete, so the server cannot act on it. The reader meets the same end and connects anew.
+                    connection.shutdown()
+                    self._connection = None
+            self._unsent.append((call_id, parts))
+        self._work.set()
+
+    def cancelled(self, future: CallFuture) -> None:
+        """Forgets a call and tells the server, if it is connected."""
+        if self._take(future.call_id) is None:
+            return
+        connection = self._connection
+        if connection is not None and not self._closed:
+            with self._sending, contextlib.suppress(NotDelivered, TimedOut):
+                connection.send(encode(Kind.CANCEL, future.call_id, b"", b""))
+
+    def _take(self, call_id: int) -> CallFuture | None:
+        with self._changed:
+            future = self._pending.pop(call_id, None)
+            if future is not None:
+                self._bytes -= future.size
+                self._changed.notify()
+            return future
+
+    # --- the reader ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._work.wait()
+            if self._closed:
+                return
+            try:
+                connection = self._connect(Deadline(None), self._expire)
+            except errors.CourierError as error:
+                self.fail(error)
+                if not isinstance(error, errors.CourierClosed):
+                    continue
+                if self._closed or not isinstance(error, errors.ProgramStopped):
+                    return
+                continue
+            self._serve(connection)
+
+    def _serve(self, connection: Connection) -> None:
+        """Reads from one connection until it ends."""
+        error: BaseException
+        try:
+            self._flush(connection)
+            while True:
+                self._read(connection)
+        except TimedOut:
+            raise AssertionError("reads wait for the socket first") from None
+        except (EOFError, OSError, WireError) as caught:
+            error = caught
+        with self._sending:
+            self._connection = None
+            connection.close()
+            unsent = {call_id for call_id, _ in self._unsent}
+            if not unsent:
+                self._work.clear()
+        for call_id in list(self._pending):
+            if call_id not in unsent:
+                self._complete(call_id, error=broken(self._address, "a call", error))
+
+    def _flush(self, connection: Connection) -> None:
+        with self._sending:
+            while self._unsent:
+                call_id, parts = self._unsent[0]
+                if call_id in self._pending:
+                    connection.send(parts)
+                self._unsent.popleft()
+            self._connection = connection
+            self._work.clear()
+
+    def _read(self, connection: Connection) -> None:
+        if self._options.call_timeout_s is not None:
+            first = next(iter(self._pending.values()), None)
+            # All calls have the same limit, so one that is made while we wait expires later than this wait ends.
+            left = self._options.call_timeout_s if first is None else first.expires - SYSTEM_CLOCK.monotonic()
+            try:
+                connection.wait_readable(Deadline(max(0.0, left)))
+            except TimedOut:
+                self._expire()
+                return
+        for frame in connection.receive_all():
+            self._receive(frame)
+
+    def _expire(self) -> None:
+        timeout_s = self._options.call_timeout_s
+        if timeout_s is None:
+            return
+        now = SYSTEM_CLOCK.monotonic()
+        for call_id, future in list(self._pending.items()):
+            if future.expires > now:
+                return
+            self._complete(
+                call_id,
+                error=errors.DeadlineExceeded(
+                    f"Deadline Exceeded: {future.name!r} at {self._address} had no answer within {timeout_s} s; "
+                    "it may still run there"
+                ),
+            )
+
+    def _receive(self, frame: Frame) -> None:
+        future = self._take(frame.id)
+        if future is None or not future.set_running_or_notify_cancel():
+            return
+        if frame.size > self._options.max_message_bytes:
+            future.set_exception(
+                errors.PayloadTooLarge(
+                    f"the result of {future.name!r} at {self._address} takes {frame.size} bytes, over the limit of "
+                    f"{self._options.max_message_bytes}: ask for less, or raise max_message_bytes of the client"
+                )
+            )
+        elif future.raw:
+            future.set_result(RawReply(frame.kind, frame.body, frame.buffers))
+        elif frame.kind == Kind.REPLY:
+            try:
+                value = codec.decode(frame.body, frame.buffers)
+            except Exception as error:  # unpickling runs any code
+                future.set_exception(error)
+            else:
+                future.set_result(value)
+        else:
+            future.set_exception(codec.decode_error(frame.body))
+
+    def _complete(self, call_id: int, error: Exception) -> None:
+        future = self._take(call_id)
+        if future is not None and future.set_running_or_notify_cancel():
+            future.set_exception(error)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def fail(self, error: Exception) -> None:
+        """Fails every call under way."""
+        for call_id in list(self._pending):
+            self._complete(call_id, error)
+        with self._sending:
+            self._unsent.clear()
+            self._work.clear()
+
+    def close(self, *, wait: bool = True) -> None:
+        """Fails the calls under way and ends the reader."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        connection = self._connection
+        if connection is not None:
+            connection.shutdown()
+        self._work.set()
+        for call_id in list(self._pending):
+            self._complete(call_id, errors.CourierClosed(f"the client of {self._address} was closed"))
+        thread = self._thread
+        if wait and thread is not None and thread is not threading.current_thread():
+            thread.join(5.0)
+
+    def forget(self) -> None:
+        """In a forked child: closes this process's copy of the socket."""
+        if self._connection is not None:
+            self._connection.close()

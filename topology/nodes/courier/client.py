@@ -1,0 +1,477 @@
+"""The caller's side: remote methods as methods, blocking or as futures."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from topology import errors
+from topology.clock import SYSTEM_CLOCK, Deadline
+from topology.context import StopToken, try_get_context
+from topology.nodes.courier import codec, transport
+from topology.nodes.courier.channel import Channel, RawReply
+from topology.nodes.courier.connection import Connection, NotDelivered, TimedOut, broken
+from topology.nodes.courier.handshake import Denied
+from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, payload_bytes
+
+__all__ = ["Client", "ClientOptions", "list_methods"]
+
+_logger = logging.getLogger(__name__)
+
+AFTER_STOP_S = 2.0
+"""What a call made after the program's stop may take: enough to say goodbye, not enough to hold up the end."""
+
+_FIRST_RETRY_S = 0.001
+_LAST_RETRY_S = 0.05
+_SAY_SO_AFTER_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientOptions:
+    """Settings of a client.
+
+    Attributes:
+        call_timeout_s: seconds a call may take, connecting included; None for no limit.
+        wait_for_ready: whether a call waits for a server that is not there (yet); otherwise it fails at once.
+        secret: the run's secret, proven on TCP connections.
+        max_message_bytes: largest message sent or accepted.
+        max_in_flight: futures a client may have under way; further calls block until one is done.
+        max_in_flight_bytes: bytes of arguments of futures under way; a single larger call goes alone.
+    """
+
+    call_timeout_s: float | None = None
+    wait_for_ready: bool = True
+    secret: bytes = b""
+    max_message_bytes: int = 8 << 30
+    max_in_flight: int = 1024
+    max_in_flight_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        for name in ("max_message_bytes", "max_in_flight", "max_in_flight_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+
+
+def seconds(timeout: float | datetime.timedelta | None) -> float | None:
+    """A timeout as seconds; None, 0 and timedelta(0) mean that there is none.
+
+    Raises:
+        ValueError: it is negative.
+    """
+    value = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
+    if value is not None and not value >= 0:
+        raise ValueError(f"call_timeout={timeout!r}: must be positive seconds, or None or 0 for no limit")
+    return value or None
+
+
+class Client:
+    """Calls the methods that a `Server` exposes.
+
+    `client.method(...)` blocks for the result; `client(...)` calls the remote `__call__`; `client.futures.method(...)`
+    returns a `concurrent.futures.Future` at once. Safe from any number of threads; after a fork the child's copy makes
+    its own connections; pickles as its address and options.
+
+    A call waits for a server that is not there yet and follows one that is restarted. A call under way when the
+    connection breaks fails with `ConnectionBroken` and is never repeated behind the caller's back. When the program of
+    the node that made the client stops, blocked calls raise `ProgramStopped`; later ones get two seconds and do not
+    wait for a peer.
+
+    Names the client has itself (`address`, `close`, `futures`, `list_methods`) hide remote methods of that name;
+    `list_methods` still lists them. Names that begin with an underscore are not remote, except `__call__`.
+
+    Args:
+        server_address: "unix:/path", "host:port" or "memory:name".
+        call_timeout: limit of every call, in seconds or as timedelta; None or 0 for none.
+        wait_for_ready: False makes a call fail at once when nobody listens.
+        secret: the run's secret; by default that of the current node.
+        limits: the remaining fields of `ClientOptions`.
+    """
+
+    def __init__(
+        self,
+        server_address: str,
+        *,
+        call_timeout: float | datetime.timedelta | None = None,
+        wait_for_ready: bool = True,
+        secret: bytes = b"",
+        **limits: int,
+    ) -> None:
+        context = try_get_context()
+        self._core = _Core(
+            str(server_address),
+            ClientOptions(
+                call_timeout_s=seconds(call_timeout),
+                wait_for_ready=wait_for_ready,
+                secret=secret or (context.secret if context else b""),
+                **limits,
+            ),
+        )
+
+    @property
+    def address(self) -> str:
+        """The server's address."""
+        return self._core.address
+
+    @property
+    def futures(self) -> _Futures:
+        """The same methods, returning futures."""
+        return _Futures(self._core)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return functools.partial(self._core.call, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._core.call("__call__", *args, **kwargs)
+
+    def list_methods(self) -> list[str]:
+        """Names of the methods that the server exposes, sorted. Blocks like a call."""
+        return self._core.list_methods()
+
+    def close(self) -> None:
+        """Closes all connections: calls under way raise `CourierClosed`, as do later ones. Idempotent."""
+        self._core.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        core = self.__dict__.get("_core")  # missing when the constructor failed
+        if core is not None:
+            core.close(wait=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self._core.address, self._core.options)
+
+    def __repr__(self) -> str:
+        return f"<courier.Client {self._core.address}>"
+
+
+def _rebuild(cls: type[Client], address: str, options: ClientOptions) -> Client:
+    client = cls.__new__(cls)
+    context = try_get_context()
+    if not options.secret and context:
+        options = replace(options, secret=context.secret)
+    client._core = _Core(address, options)  # noqa: SLF001 - this is the class's own constructor
+    return client
+
+
+def list_methods(client: Client) -> list[str]:
+    """`client.list_methods()`, reachable also when the server has a method of that name."""
+    return Client.list_methods(client)
+
+
+@final
+class _Futures:
+    """`client.futures`."""
+
+    __slots__ = ("_core",)
+
+    def __init__(self, core: _Core) -> None:
+        self._core = core
+
+    def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
+        if name.startswith("_"):
+            raise AttributeError(f"client.futures has no attribute {name!r}")
+        return functools.partial(self._core.submit, name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Future[Any]:
+        return self._core.submit("__call__", *args, **kwargs)
+
+
+@final
+class _Core:
+    """What a client does, apart from names: a pool of connections, one call at a time on each, and a channel."""
+
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        self.address = address
+        self.options = options
+        self._closed = False
+        self._stopped = False
+        self._token: StopToken | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._reset()
+        _cores.add(self)
+        self._listen_for_stop()
+
+    def _reset(self) -> None:
+        """Forgets all connections without ending them: also what a forked child does with its parent's."""
+        self._idle: deque[Connection] = deque()
+        self._busy: set[Connection] = set()
+        self._wake = threading.Event()  # set at the stop and at close
+        if self._closed or self._stopped:
+            self._wake.set()
+        self._channel: Channel | None = None
+        self._channel_lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Runs in a forked child."""
+        for connection in [*self._idle, *self._busy]:
+            connection.close()
+        if self._channel is not None:
+            self._channel.forget()
+        self._reset()
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        body, buffers = self._encode(name, args, kwargs)
+        frame = self._exchange(name, encode(Kind.REQUEST, 0, name.encode(), body, buffers))
+        if frame.kind == Kind.REPLY:
+            return codec.decode(frame.body, frame.buffers)
+        raise codec.decode_error(frame.body)
+
+    def list_methods(self) -> list[str]:
+        frame = self._exchange("list_methods", encode(Kind.LIST, 0, b"", b""))
+        names: list[str] = codec.decode(frame.body, frame.buffers)
+        return names
+
+    def submit(self, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        body, buffers = self._encode(name, args, kwargs)
+        return self._get_channel().submit(name, body, buffers)
+
+    def submit_raw(self, name: str, body: Buffer, buffers: list[Buffer] | tuple[Buffer, ...]) -> Future[RawReply]:
+        """Like `submit` for arguments that are serialised; the future gives the reply as it came, errors included."""
+        self._check_size(name, body, buffers)
+        return self._get_channel().submit_raw(name, body, buffers)
+
+    def _encode(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> codec.Payload:
+        try:
+            body, buffers = codec.encode_call(args, kwargs)
+        except Exception as error:
+            error.add_note(f"while pickling the arguments of {name!r} for {self.address}")
+            raise
+        self._check_size(name, body, buffers)
+        return body, buffers
+
+    def _check_size(self, name: str, body: Buffer, buffers: Any) -> None:
+        size = payload_bytes(body, buffers) + len(name)
+        if size > self.options.max_message_bytes:
+            raise errors.PayloadTooLarge(
+                f"the arguments of {name!r} take {size} bytes, over the limit of {self.options.max_message_bytes}: "
+                "send less at a time, or raise max_message_bytes of the client and of the server"
+            )
+
+    def _exchange(self, name: str, parts: list[Buffer]) -> Frame:
+        """Sends a request and blocks for its reply, in this thread, on a connection of its own."""
+        timeout_s = self.options.call_timeout_s
+        if self._stopped:
+            timeout_s = min(timeout_s or AFTER_STOP_S, AFTER_STOP_S)
+        deadline = Deadline(timeout_s) if timeout_s is not None else None
+        while True:
+            connection, fresh = self._check_out(name, deadline)
+            try:
+                if self._closed:
+                    raise self._failure(name, EOFError())
+                connection.send(parts)
+                # The kernel keeps the usual time limit; only what began late or takes several reads must be counted.
+                frames = [] if fresh or self._stopped else connection.receive_all()
+                frame = frames[0] if frames else connection.receive(deadline)
+            except NotDelivered as error:
+                self._drop(connection)
+                if fresh or self._stopped or self._closed:
+                    raise self._failure(name, error) from error
+            except TimedOut:
+                self._drop(connection)
+                raise self._overdue(name) from None
+            except (EOFError, OSError, WireError) as error:
+                self._drop(connection)
+                raise self._failure(name, error) from error
+            except BaseException:
+                self._drop(connection)  # KeyboardInterrupt: the reply may still come, and belongs to nobody
+                raise
+            else:
+                self._check_in(connection)
+                if frame.size > self.options.max_message_bytes:
+                    raise errors.PayloadTooLarge(
+                        f"the result of {name!r} at {self.address} takes {frame.size} bytes, over the limit of "
+                        f"{self.options.max_message_bytes}: ask for less, or raise max_message_bytes of the client"
+                    )
+                return frame
+
+    def _overdue(self, name: str) -> errors.CourierError:
+        if self._stopped:
+            return errors.ProgramStopped(
+                f"{name!r} at {self.address} was called after the program's stop and had no answer in {AFTER_STOP_S} s"
+            )
+        return errors.DeadlineExceeded(
+            f"Deadline Exceeded: {name!r} at {self.address} had no answer within {self.options.call_timeout_s} s; "
+            "it may still run there"
+        )
+
+    def _failure(self, name: str, error: BaseException) -> errors.CourierError:
+        if self._closed:
+            return errors.CourierClosed(f"{name!r} at {self.address}: the client is closed")
+        if self._stopped:
+            return errors.ProgramStopped(f"the program stopped while {name!r} at {self.address} waited")
+        return broken(self.address, repr(name), error)
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    def _check_out(self, name: str, deadline: Deadline | None) -> tuple[Connection, bool]:
+        """A connection for one call, and whether it is new."""
+        while self._idle:
+            try:
+                connection = self._idle.pop()  # the one used last: its buffers are warm
+            except IndexError:
+                break  # another thread took it
+            self._busy.add(connection)
+            if connection.usable:
+                return connection, False
+            self._drop(connection)
+        with self._translate_connect_errors(name):
+            connection = self.connect(deadline or Deadline(None))
+        self._busy.add(connection)
+        if self._stopped or self._closed:
+            # The stop may have come between connecting and `add`, and not have seen this connection.
+            connection._set_timeout(AFTER_STOP_S)  # noqa: SLF001
+        return connection, True
+
+    def _check_in(self, connection: Connection) -> None:
+        self._busy.discard(connection)
+        if self._closed:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def _drop(self, connection: Connection) -> None:
+        self._busy.discard(connection)
+        connection.close()
+
+    @contextlib.contextmanager
+    def _translate_connect_errors(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except TimedOut as error:
+            late = self._overdue(name)
+            late.add_note(f"while connecting: {error}")
+            raise late from None
+
+    def connect(self, deadline: Deadline, check: Callable[[], None] | None = None) -> Connection:
+        """Opens a connection; waits for the server to come up if that is wanted.
+
+        Args:
+            deadline: when to give up.
+            check: called between attempts; may raise to end the waiting.
+
+        Raises:
+            TimedOut, ConnectionBroken, CourierClosed, ProgramStopped
+        """
+        pause_s, began = _FIRST_RETRY_S, SYSTEM_CLOCK.monotonic()
+        told = False
+        while True:
+            if self._closed:
+                raise errors.CourierClosed(f"the client of {self.address} is closed")
+            try:
+                return Connection(
+                    transport.parse_address(self.address),
+                    secret=self.options.secret,
+                    max_bytes=self.options.max_message_bytes,
+                    deadline=deadline,
+                    timeout_s=self.options.call_timeout_s,
+                )
+            except Denied as error:
+                raise errors.ConnectionBroken(f"no connection to {self.address}: {error}") from error
+            except (OSError, ValueError) as error:
+                self._give_up_on(error, deadline)
+                waited = SYSTEM_CLOCK.monotonic() - began
+                if waited > _SAY_SO_AFTER_S and not told:
+                    told = True
+                    _logger.warning("still waiting for a server at %s after %.0f s: %s", self.address, waited, error)
+            if check is not None:
+                check()
+            remaining = deadline.remaining()
+            # No event tells that a server has come up; the pause ends early at the stop and at close.
+            self._wake.wait(pause_s if remaining is None else min(pause_s, remaining))
+            pause_s = min(2 * pause_s, _LAST_RETRY_S)
+
+    def _give_up_on(self, error: Exception, deadline: Deadline) -> None:
+        """Raises unless another attempt to connect is wanted."""
+        if self._closed:
+            raise errors.CourierClosed(f"the client of {self.address} is closed") from error
+        if self._stopped:
+            raise errors.ProgramStopped(
+                f"the program stopped while no server was at {self.address} ({error})"
+            ) from error
+        if not self.options.wait_for_ready:
+            raise errors.ConnectionBroken(
+                f"failed to connect to all addresses: {self.address}: {error}; is the server running? "
+                "wait_for_ready=True makes calls wait for it"
+            ) from error
+        if deadline.expired:
+            raise TimedOut(str(error))
+
+    def _get_channel(self) -> Channel:
+        if self._closed:
+            raise errors.CourierClosed(f"the client of {self.address} is closed")
+        channel = self._channel
+        if channel is None:
+            with self._channel_lock:
+                if self._channel is None:
+                    self._channel = Channel(self.address, self.options, self.connect)
+                channel = self._channel
+        return channel
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def _listen_for_stop(self) -> None:
+        context = try_get_context()
+        if context is None:
+            return
+        reference = weakref.ref(self)
+
+        def on_stop() -> None:
+            core = reference()
+            if core is not None:
+                core.on_stop()
+
+        self._unsubscribe = context.stop.subscribe(on_stop)
+
+    def on_stop(self) -> None:
+        self._stopped = True
+        self._wake.set()
+        for connection in list(self._busy):
+            connection.shutdown()
+        channel = self._channel
+        if channel is not None:
+            channel.fail(errors.ProgramStopped(f"the program stopped while a call to {self.address} waited"))
+
+    def close(self, *, wait: bool = True) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.set()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for connection in list(self._busy):
+            connection.shutdown()  # closed by the thread that uses it
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._idle.pop().close()
+        if self._channel is not None:
+            self._channel.close(wait=wait)
+
+
+_cores: weakref.WeakSet[_Core] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for core in list(_cores):
+        core.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -1,0 +1,194 @@
+"""Objects to bytes and back: pickle 5, with the memory of arrays out of band.
+
+Numpy's own pickling writes out its dtype and a reconstruction function for every array, which for ten small arrays
+costs more than the call that carries them. Plain arrays therefore get a reducer of our own: dtype as a short string,
+small ones in the stream, large ones out of band and not copied. Everything else is pickled as always. What pickle
+refuses (lambdas, local functions and classes) and what lives in `__main__`, which is a different module in every
+process, goes through cloudpickle.
+
+Neither numpy nor cloudpickle is imported before it is needed.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import pickle
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from topology import errors
+from topology.nodes.courier.wire import MAX_BUFFERS, Buffer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Payload", "allocate", "decode", "decode_error", "encode", "encode_call", "encode_error"]
+
+_PROTOCOL = 5
+_OUT_OF_BAND_BYTES = 2048
+"""Arrays smaller than this are copied into the stream: cheaper than a buffer of their own."""
+
+_PLAIN_KINDS = frozenset("biufc")  # kinds whose dtype is fully told by its string
+_ATOMS = frozenset({int, float, str, bool, type(None)})
+
+Payload = tuple[bytes, Sequence[Buffer]]
+"""The pickle stream and the buffers that belong to it."""
+
+_Reducer = Callable[[Any], Any]
+
+
+def encode(value: object) -> Payload:
+    """Serialises `value`. The buffers are views of the caller's memory: send them before it changes.
+
+    Raises:
+        TypeError, pickle.PicklingError, ...: whatever cloudpickle says about an object that cannot be pickled.
+    """
+    if type(value) in _ATOMS:
+        return pickle.dumps(value, _PROTOCOL), ()
+    buffers: list[pickle.PickleBuffer] = []
+    try:
+        body = _dumps(value, buffers)
+        if b"__main__" not in body:
+            if len(buffers) > MAX_BUFFERS:
+                return pickle.dumps(value, _PROTOCOL), ()
+            return body, [buffer.raw() for buffer in buffers] if buffers else ()
+    except (pickle.PicklingError, AttributeError, TypeError):
+        pass  # cloudpickle may be able to; when it is not, its own error says why
+    import cloudpickle
+
+    buffers = []
+    body = cloudpickle.dumps(value, _PROTOCOL, buffer_callback=buffers.append)
+    return body, [buffer.raw() for buffer in buffers]
+
+
+def decode(body: Buffer, buffers: Sequence[Buffer]) -> Any:
+    """The object that `encode` was given. Arrays share memory with `buffers` and are writable if those are."""
+    return pickle.loads(body, buffers=buffers)
+
+
+def encode_call(args: tuple[object, ...], kwargs: dict[str, object]) -> Payload:
+    """Serialises the arguments of a call."""
+    if not kwargs:
+        for arg in args:
+            if type(arg) not in _ATOMS:
+                break
+        else:
+            return pickle.dumps((args, kwargs), _PROTOCOL), ()
+    return encode((args, kwargs))
+
+
+def allocate(size: int) -> memoryview:
+    """Writable memory for `size` bytes, not zeroed when numpy is there to give it."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or size < 4096 or not hasattr(numpy, "empty"):
+        return memoryview(bytearray(size))
+    return memoryview(numpy.empty(size, "u1"))
+
+
+def encode_error(error: BaseException) -> Payload:
+    """Serialises an exception, with its traceback as text; falls back to the text alone."""
+    text = "".join(traceback.format_exception(error))
+    kind = type(error)
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    pickled = b""
+    if isinstance(error, Exception):  # a SystemExit of a handler must not end the caller
+        try:
+            pickled = pickle.dumps(error, _PROTOCOL)
+            if b"__main__" in pickled:
+                import cloudpickle
+
+                pickled = cloudpickle.dumps(error, _PROTOCOL)
+        except Exception:
+            pickled = b""
+    return pickle.dumps((name, _message(error), text, pickled), _PROTOCOL), ()
+
+
+def decode_error(body: Buffer) -> Exception:
+    """The exception that `encode_error` was given, or a `RemoteError` that tells about it.
+
+    Its `__cause__` holds the remote traceback.
+    """
+    name, message, text, pickled = pickle.loads(body)
+    error: Exception | None = None
+    if pickled:
+        try:
+            error = pickle.loads(pickled)
+        except Exception:  # any code may run here; the text is enough to go on with
+            error = None
+    if not isinstance(error, Exception):
+        error = errors.RemoteError(f"{name}: {message}", type_name=name, remote_traceback=text)
+    error.__cause__ = RemoteTraceback(text)
+    return error
+
+
+class RemoteTraceback(Exception):  # noqa: N818 - it is no error of its own but the text of one
+    """Shows the traceback of the other side above the local one."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as broken:  # a user's __str__ may do anything
+        return f"<{type(error).__name__}, whose __str__ raised {type(broken).__name__}>"
+
+
+# --- pickling -------------------------------------------------------------------------------------------------------
+
+_table: dict[type, _Reducer] = {}
+_table_key: tuple[int, bool] = (-1, False)
+
+
+def _dumps(value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, _PROTOCOL, buffer_callback=buffers.append)
+    pickler.dispatch_table = _dispatch_table()
+    pickler.dump(value)
+    return stream.getvalue()
+
+
+def _dispatch_table() -> dict[type, _Reducer]:
+    """What copyreg knows, and arrays once numpy is there."""
+    global _table, _table_key
+    numpy = sys.modules.get("numpy")
+    ndarray = getattr(numpy, "ndarray", None)  # None also while numpy is half imported by another thread
+    key = (len(copyreg.dispatch_table), ndarray is not None)
+    if key != _table_key:
+        table: dict[type, _Reducer] = dict(copyreg.dispatch_table)
+        if ndarray is not None:
+            table.setdefault(ndarray, _reduce_array)
+        _table, _table_key = table, key
+    return _table
+
+
+def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
+    dtype = array.dtype
+    if dtype.hasobject:
+        return array.__reduce_ex__(_PROTOCOL)
+    fortran = False
+    if not array.flags.c_contiguous:
+        fortran = array.flags.f_contiguous
+        array = array.T if fortran else array.copy("C")
+    # Via bytes: numpy exports no buffer of dates and of extension types such as bfloat16.
+    kind = dtype.str if dtype.kind in _PLAIN_KINDS and not dtype.metadata else dtype
+    if array.nbytes < _OUT_OF_BAND_BYTES:
+        return _array, (bytearray(array.tobytes()), kind, array.shape, fortran)
+    return _array, (pickle.PickleBuffer(array.reshape(-1).view("u1")), kind, array.shape, fortran)
+
+
+_numpy_ndarray: Any = None
+
+
+def _array(memory: Buffer, dtype: Any, shape: tuple[int, ...], fortran: bool) -> np.ndarray[Any, Any]:
+    global _numpy_ndarray
+    if _numpy_ndarray is None:
+        import numpy as np
+
+        _numpy_ndarray = np.ndarray
+    array: np.ndarray[Any, Any] = _numpy_ndarray(shape, dtype, memory)
+    return array.T if fortran else array

@@ -1,0 +1,195 @@
+"""One connection of a client: opening it, sending whole messages, receiving frames. Blocking."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from typing import final
+
+from topology import errors
+from topology.clock import Deadline
+from topology.nodes.courier import codec, transport
+from topology.nodes.courier.handshake import ClientHandshake, Denied
+from topology.nodes.courier.wire import CHUNK_BYTES, Buffer, Decoder, Frame, WireError
+
+__all__ = ["Connection", "NotDelivered", "TimedOut", "broken"]
+
+_MAX_GATHER = 512  # below IOV_MAX
+_HANDSHAKE_TIMEOUT_S = 10.0
+
+
+class NotDelivered(OSError):
+    """The connection ended before the whole message was handed over: the peer cannot have acted on it."""
+
+
+class TimedOut(Exception):  # noqa: N818 - turned into DeadlineExceeded by the client, which knows what was asked
+    """The deadline passed."""
+
+
+@final
+class Connection:
+    """A connected socket and the decoder of what comes out of it.
+
+    Args:
+        address: where to connect.
+        secret: proven to the peer, and by it, on TCP.
+        max_bytes: largest frame accepted.
+        deadline: for the connection to be usable.
+        timeout_s: usual time limit of an operation on it; kept by the kernel, which costs nothing a call.
+
+    Raises:
+        OSError: nobody listens there.
+        Denied: somebody does, with another secret.
+    """
+
+    __slots__ = ("_decoder", "_frames", "_timeout_s", "sock")
+
+    def __init__(
+        self,
+        address: transport.Address,
+        *,
+        secret: bytes,
+        max_bytes: int,
+        deadline: Deadline,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.sock = transport.connect(address, deadline.remaining())
+        self._decoder = Decoder(max_bytes, codec.allocate)
+        self._frames: list[Frame] = []
+        self._timeout_s: float | None = None
+        try:
+            if address.scheme == "tcp":
+                self._shake_hands(secret, deadline)
+            self._set_timeout(timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def _set_timeout(self, timeout_s: float | None) -> None:
+        self._timeout_s = timeout_s
+        seconds = 0.0 if timeout_s is None else max(timeout_s, 1e-6)
+        value = struct.pack("ll", int(seconds), round(seconds % 1 * 1e6))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
+
+    def _shake_hands(self, secret: bytes, deadline: Deadline) -> None:
+        remaining = deadline.remaining()
+        # A server that has bound its port but is stuck must not hold up a client that may try again elsewhere.
+        self._set_timeout(_HANDSHAKE_TIMEOUT_S if remaining is None else min(remaining, _HANDSHAKE_TIMEOUT_S))
+        handshake = ClientHandshake(secret)
+        parts = handshake.hello()
+        while not handshake.done:
+            try:
+                if parts:
+                    self.send(parts)
+                parts = handshake.receive(self.receive())
+            except TimedOut as error:
+                raise TimeoutError("the server did not answer the handshake") from error
+            except WireError as error:
+                raise Denied(str(error)) from error
+
+    @property
+    def usable(self) -> bool:
+        """Whether an idle connection still is what it was: nothing to read, not even an end."""
+        try:
+            self.sock.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+    def send(self, parts: list[Buffer]) -> None:
+        """Sends a whole frame.
+
+        Raises:
+            NotDelivered: the connection ended before.
+            TimedOut: the peer did not take it in time; the connection must be dropped.
+        """
+        try:
+            if len(parts) == 1:
+                size = self.sock.send(parts[0])
+                if size < len(parts[0]):
+                    self._send_rest([memoryview(parts[0])[size:]])
+            else:
+                self._send_rest([memoryview(part) for part in parts])
+        except BlockingIOError as error:
+            raise TimedOut from error
+        except OSError as error:
+            raise NotDelivered(str(error)) from error
+
+    def _send_rest(self, views: list[memoryview]) -> None:
+        index = 0
+        while index < len(views):
+            sent = self.sock.sendmsg(views[index : index + _MAX_GATHER])
+            while index < len(views) and sent >= len(views[index]):
+                sent -= len(views[index])
+                index += 1
+            if sent:
+                views[index] = views[index][sent:]
+
+    def receive(self, deadline: Deadline | None = None) -> Frame:
+        """The next frame.
+
+        Raises:
+            TimedOut: not before the deadline (or the usual timeout); the connection must be dropped.
+            EOFError: the peer closed the connection.
+            OSError: it broke.
+            WireError: the peer speaks another protocol.
+        """
+        while not self._frames:
+            self._receive_more(deadline)
+        return self._frames.pop(0)
+
+    def receive_all(self, deadline: Deadline | None = None) -> list[Frame]:
+        """Blocks for the next frames: all that one read completed, maybe none. Raises like `receive`."""
+        self._receive_more(deadline)
+        frames, self._frames = self._frames, []
+        return frames
+
+    def _receive_more(self, deadline: Deadline | None) -> None:
+        decoder = self._decoder
+        if deadline is not None:
+            self.wait_readable(deadline)
+        try:
+            if decoder.assembling:
+                targets = decoder.targets()
+                size = self.sock.recv_into(targets[0]) if len(targets) == 1 else self.sock.recvmsg_into(targets)[0]
+                frame = decoder.filled(size)
+                if frame is not None:
+                    self._frames.append(frame)
+            else:
+                data = self.sock.recv(CHUNK_BYTES)
+                size = len(data)
+                self._frames += decoder.feed(data)
+        except BlockingIOError as error:
+            raise TimedOut from error
+        if not size:
+            raise EOFError("the peer closed the connection")
+
+    def wait_readable(self, deadline: Deadline) -> None:
+        """Blocks until there is something to read. Raises `TimedOut` at the deadline."""
+        remaining = deadline.remaining()
+        poll = select.poll()
+        poll.register(self.sock.fileno(), select.POLLIN)
+        if not poll.poll(None if remaining is None else remaining * 1e3):
+            raise TimedOut
+
+    def shutdown(self) -> None:
+        """Ends the conversation from any thread: whoever blocks on the connection wakes with an error."""
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it has ended already
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def broken(address: str, what: str, error: BaseException) -> errors.ConnectionBroken:
+    """Tells that the peer went away while `what` was under way."""
+    reason = str(error) or type(error).__name__
+    return errors.ConnectionBroken(
+        f"{what} at {address} was interrupted: {reason}; it may or may not have run there, so it was not repeated"
+    )

@@ -1,0 +1,486 @@
+"""The threads of a running server: one leader on all sockets, followers that run handlers, a watchdog."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, final
+
+from topology import errors
+from topology.nodes.courier import codec, transport
+from topology.nodes.courier.handshake import Denied, ServerHandshake
+from topology.nodes.courier.methods import Method
+from topology.nodes.courier.peer import Peer
+from topology.nodes.courier.poller import READ, WRITE, Poller
+from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, payload_bytes
+
+__all__ = ["Engine", "ServerOptions"]
+
+_logger = logging.getLogger(__name__)
+
+_DEFAULT_THREADS = 16
+_MAX_THREADS = 256
+_TICK_S = 0.005  # of the watchdog: how long a mispredicted handler may hold up others
+_LINGER_TICKS = 100  # without traffic, before the watchdog goes to sleep
+_STARVED_S = 0.5
+_HANDSHAKE_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Limits of a server.
+
+    Attributes:
+        max_message_bytes: largest request accepted, and largest result sent.
+        max_in_flight: requests under way of one connection above which it is not read from.
+        max_in_flight_bytes: the same in bytes, of requests under way and replies not yet taken by the client.
+    """
+
+    max_message_bytes: int = 8 << 30
+    max_in_flight: int = 1024
+    max_in_flight_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        for name in ("max_message_bytes", "max_in_flight", "max_in_flight_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
+
+
+Request = tuple[Peer, Frame, Method]
+
+
+@final
+class Engine:
+    """The threads of a running server."""
+
+    def __init__(
+        self,
+        name: str,
+        listener: transport.Listener,
+        methods: dict[str, Method],
+        options: ServerOptions,
+        pool: int | None,
+        secret: bytes,
+    ) -> None:
+        self._name = name
+        self._listener = listener
+        self._methods = methods
+        self._options = options
+        self._secret = secret
+        self._size = pool or _DEFAULT_THREADS
+        self._max_size = pool or _MAX_THREADS
+        self._poller = Poller()
+        self._bell, self._bell_end = socket.socketpair()
+        self._stopping = False
+        self._peers: dict[int, Peer] = {}
+        # Only the leader touches these three; they are here so that a new leader goes on where the old one was.
+        self._ready: deque[tuple[int, int]] = deque()
+        self._arrived: deque[tuple[Peer, Frame]] = deque()
+        self._unproven: dict[int, float] = {}
+        # Leadership: who acquires this lock leads until it is released, by the leader or by the watchdog.
+        self._baton = threading.Lock()
+        self._inline: list[tuple[Method, float]] = []  # the handler that the leader runs; whoever pops it may go on
+        self._lock = threading.Lock()  # guards the following
+        self._followers = 0
+        self._active = 0
+        self._backlog: deque[Request] = deque()
+        self._finished_calls = 0
+        self._threads: list[threading.Thread] = []
+        self._turns = 0
+        self._watching = False
+        self._watch = threading.Event()
+        self._end = threading.Event()
+
+    def start(self) -> None:
+        self._poller.add(self._bell.fileno(), READ)
+        self._poller.add(self._listener.socket.fileno(), READ)
+        self._spawn(self._watchdog, "watchdog")
+        self._add_follower()
+
+    def _spawn(self, run: Callable[[], None], role: str) -> None:
+        thread = threading.Thread(target=run, name=f"{self._name} {role}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def stop(self) -> None:
+        """Ends every conversation."""
+        self._stopping = True
+        self._bell_end.send(b"\0")
+        self._end.set()
+        self._watch.set()
+        for peer in list(self._peers.values()):
+            peer.close()
+        with self._lock:
+            self._backlog.clear()
+
+    def join(self, timeout_s: float) -> None:
+        end = time.monotonic() + timeout_s
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, end - time.monotonic()))
+        late = [t.name for t in self._threads if t.is_alive() and t is not threading.current_thread()]
+        if late:
+            _logger.warning("server %r stopped while %d handlers still run", self._name, len(late))
+        self._close()
+
+    def _close(self) -> None:
+        for peer in list(self._peers.values()):
+            peer.close()
+        self._bell.close()
+        self._bell_end.close()
+        self._poller.close()
+
+    def forget(self) -> None:
+        for peer in list(self._peers.values()):
+            peer.sock.close()
+        self._bell.close()
+        self._bell_end.close()
+        self._poller.close()
+
+    def stats(self) -> dict[str, Any]:
+        return {
+            "connections": len(self._peers),
+            "threads": sum(thread.is_alive() for thread in self._threads),
+            "running": self._active,
+            "queued": len(self._backlog),
+        }
+
+    # --- threads -------------------------------------------------------------------------------------------------
+
+    def _add_follower(self) -> None:
+        self._followers += 1
+        self._spawn(self._follow, "worker")
+
+    def _follow(self) -> None:
+        """Life of a pool thread: wait for leadership, lead until it is passed on, run the handler, again."""
+        while True:
+            self._baton.acquire()  # released by another thread
+            with self._lock:
+                self._followers -= 1
+            if self._stopping:
+                self._baton.release()  # the next one ends, too
+                return
+            request = self._lead()
+            while request is not None:
+                self._run(request)
+                request = self._next()
+            with self._lock:
+                self._followers += 1
+
+    def _promote(self) -> None:
+        """Passes leadership on; for the leader, or for the watchdog in its stead."""
+        with self._lock:
+            if not self._followers:
+                self._add_follower()
+        self._baton.release()
+
+    def _next(self) -> Request | None:
+        """Ends a call; returns the next one that waits for a thread, or None."""
+        with self._lock:
+            self._finished_calls += 1
+            while self._backlog:
+                request = self._backlog.popleft()
+                if request[0].alive:
+                    return request
+            self._active -= 1
+            return None
+
+    # --- the leader ----------------------------------------------------------------------------------------------
+
+    def _lead(self) -> Request | None:
+        """Serves as leader until a slow request comes; returns it, or None at the end, having passed leadership on."""
+        while not self._stopping:
+            if self._arrived:
+                leads, request = self._serve(*self._arrived.popleft())
+                if not leads:
+                    return request
+            elif self._ready:
+                self._take(*self._ready.popleft())
+            else:
+                self._turns += 1
+                self._ready.extend(self._poller.wait(self._patience()))
+        self._baton.release()
+        return None
+
+    def _serve(self, peer: Peer, frame: Frame) -> tuple[bool, Request | None]:
+        """Deals with one frame; returns whether this thread still leads, and if not, what it is to run."""
+        request = self._route(peer, frame)
+        while request is not None:
+            if not request[2].fast:
+                self._promote()
+                return False, request
+            if not self._run_inline(request):
+                return False, self._next()
+            request = self._next()
+        return True, None
+
+    def _run_inline(self, request: Request) -> bool:
+        """Runs a handler as leader; returns whether this thread still leads."""
+        if not self._watching:
+            self._watch.set()
+        self._inline.append((request[2], time.monotonic()))
+        self._run(request)
+        try:
+            self._inline.pop()
+        except IndexError:  # the watchdog was here
+            return False
+        return True
+
+    def _route(self, peer: Peer, frame: Frame) -> Request | None:
+        """Deals with a frame; a request that can run now is returned, one that cannot is queued."""
+        kind = frame.kind
+        if peer.handshake is not None:
+            self._shake_hands(peer, peer.handshake, frame)
+        elif kind == Kind.REQUEST:
+            method = self._methods.get(frame.name) or self._methods.get("*")
+            if frame.size > self._options.max_message_bytes:
+                self._refuse(peer, frame, self._too_large(frame.name, "arguments", frame.size))
+            elif method is None:
+                self._refuse(peer, frame, self._not_found(frame.name))
+            else:
+                peer.admit(frame.size)
+                with self._lock:
+                    if self._active < self._size:
+                        self._active += 1
+                        return peer, frame, method
+                    self._backlog.append((peer, frame, method))
+                self._watch.set()
+        elif kind == Kind.CANCEL:
+            self._cancel(peer, frame.id)
+        elif kind == Kind.LIST:
+            body, buffers = codec.encode(sorted(self._methods))
+            peer.send(encode(Kind.REPLY, frame.id, b"", body, buffers))
+        return None
+
+    def _refuse(self, peer: Peer, frame: Frame, error: errors.CourierError) -> None:
+        peer.send(encode(Kind.ERROR, frame.id, b"", *codec.encode_error(error)))
+
+    def _not_found(self, name: str) -> errors.MethodNotFound:
+        known = ", ".join(sorted(self._methods)) or "nothing"
+        return errors.MethodNotFound(f"method {name} not found: server {self._name!r} exposes {known}")
+
+    def _too_large(self, name: str, what: str, size: int) -> errors.PayloadTooLarge:
+        return errors.PayloadTooLarge(
+            f"the {what} of {name!r} take {size} bytes, over the limit of {self._options.max_message_bytes}: "
+            f"send less at a time, or raise max_message_bytes of server {self._name!r}"
+        )
+
+    def _cancel(self, peer: Peer, call_id: int) -> None:
+        future = peer.waiting.get(call_id)
+        if future is not None:
+            future.cancel()
+            return
+        with self._lock:
+            for request in self._backlog:
+                if request[0] is peer and request[1].id == call_id:
+                    self._backlog.remove(request)
+                    break
+            else:
+                return
+        peer.settle(request[1].size)
+
+    # --- sockets (leader) ----------------------------------------------------------------------------------------
+
+    def _take(self, fd: int, events: int) -> None:
+        """Deals with readiness of one socket."""
+        peer = self._peers.get(fd)
+        if peer is None:
+            if fd == self._listener.socket.fileno() and not self._listener.closed:
+                self._accept()
+            return
+        if events & WRITE:
+            peer.flush()
+        if events & ~WRITE:
+            try:
+                for frame in peer.read():
+                    self._arrived.append((peer, frame))
+            except (EOFError, OSError):
+                self._part(peer)
+            except WireError as error:
+                _logger.warning("server %r: dropped a connection: %s", self._name, error)
+                self._part(peer)
+
+    def _part(self, peer: Peer) -> None:
+        self._peers.pop(peer.fd, None)
+        self._unproven.pop(peer.fd, None)
+        peer.close()
+
+    def _accept(self) -> None:
+        try:
+            sock = self._listener.accept()
+        except OSError as error:
+            if not self._stopping:
+                _logger.error("server %r cannot accept a connection: %s", self._name, error)
+                time.sleep(_TICK_S)  # out of descriptors: the listener stays ready, and this must not spin
+            return
+        if sock is None:
+            return
+        tcp = self._listener.address.scheme == "tcp"
+        options = self._options
+        peer = Peer(
+            sock,
+            self._poller,
+            max_message_bytes=options.max_message_bytes,
+            max_in_flight=options.max_in_flight,
+            max_in_flight_bytes=options.max_in_flight_bytes,
+            handshake=ServerHandshake(self._secret) if tcp else None,
+        )
+        if tcp:
+            self._unproven[peer.fd] = time.monotonic() + _HANDSHAKE_TIMEOUT_S
+        self._peers[peer.fd] = peer
+        self._poller.add(peer.fd, READ)
+
+    def _shake_hands(self, peer: Peer, handshake: ServerHandshake, frame: Frame) -> None:
+        try:
+            answer = handshake.receive(frame)
+        except Denied as error:
+            _logger.warning("server %r refused a connection: %s", self._name, error)
+            peer.send(encode(Kind.DENIED, 0, b"", str(error).encode()), hang_up=True)
+            return
+        if handshake.done:
+            self._unproven.pop(peer.fd, None)
+            peer.trust()
+        peer.send(answer)
+
+    def _patience(self) -> float | None:
+        """How long the leader may wait: connections that never prove themselves are dropped in time."""
+        if not self._unproven:
+            return None
+        now = time.monotonic()
+        for fd, expires in list(self._unproven.items()):
+            if expires > now:
+                return expires - now
+            peer = self._peers.get(fd)
+            if peer is not None:
+                self._part(peer)
+        return None
+
+    # --- handlers ------------------------------------------------------------------------------------------------
+
+    def _run(self, request: Request) -> None:
+        """Runs a handler in this thread and sends its reply, or has it sent when its future is done."""
+        peer, frame, method = request
+        began = time.monotonic()
+        try:
+            if method.raw:
+                result = method.function(frame.name, frame.body, frame.buffers)
+            else:
+                args, kwargs = codec.decode(frame.body, frame.buffers)
+                result = method.function(*args, **kwargs)
+            if method.asynchronous:
+                self._reply_later(peer, frame, method, result)
+                method.took(time.monotonic() - began)
+                return
+            parts = self._encode_reply(frame, method, result)
+        except BaseException as error:  # whatever a handler raises belongs to its caller
+            method.errors += 1
+            parts = encode(Kind.ERROR, frame.id, b"", *codec.encode_error(error))
+        peer.send(parts)
+        peer.settle(frame.size)
+        method.took(time.monotonic() - began)
+
+    def _encode_reply(self, frame: Frame, method: Method, result: Any) -> list[Buffer]:
+        if method.raw:
+            return encode(result.kind, frame.id, b"", result.body, result.buffers)
+        body, buffers = codec.encode(result)
+        size = payload_bytes(body, buffers)
+        if size > self._options.max_message_bytes:
+            raise self._too_large(frame.name, "results", size)
+        return encode(Kind.REPLY, frame.id, b"", body, buffers)
+
+    def _reply_later(self, peer: Peer, frame: Frame, method: Method, future: Future[Any]) -> None:
+        def reply(done: Future[Any]) -> None:
+            peer.waiting.pop(frame.id, None)
+            if done.cancelled():
+                error: BaseException | None = errors.CourierClosed(f"{frame.name!r} was cancelled at the server")
+            else:
+                error = done.exception()
+            try:
+                if error is not None:
+                    raise error
+                parts = self._encode_reply(frame, method, done.result())
+            except BaseException as caught:  # as in _run
+                method.errors += 1
+                parts = encode(Kind.ERROR, frame.id, b"", *codec.encode_error(caught))
+            peer.send(parts)
+            peer.settle(frame.size)
+
+        peer.waiting[frame.id] = future
+        future.add_done_callback(reply)
+        if not peer.alive:
+            future.cancel()  # the connection ended before it could be cancelled on that account
+
+    # --- the watchdog --------------------------------------------------------------------------------------------
+
+    def _watchdog(self) -> None:
+        """Passes leadership on when the leader is stuck in a handler; adds threads when all are blocked."""
+        quiet, turns = 0, -1
+        calls, since = -1, 0.0
+        while not self._stopping:
+            if quiet < _LINGER_TICKS:
+                self._end.wait(_TICK_S)
+            else:
+                self._sleep_watchdog()
+                quiet = 0
+            self._rescue()
+            busy = self._inline or self._backlog or self._turns != turns
+            quiet, turns = 0 if busy else quiet + 1, self._turns
+            if not self._backlog or self._finished_calls != calls:
+                calls, since = self._finished_calls, time.monotonic()
+            elif time.monotonic() - since >= _STARVED_S:
+                self._grow()
+                since = time.monotonic()
+
+    def _sleep_watchdog(self) -> None:
+        self._watch.clear()
+        self._watching = False
+        # Who comes from here on sees that the watchdog sleeps and wakes it.
+        if not self._inline and not self._backlog and not self._stopping:
+            self._watch.wait()
+        self._watching = True
+
+    def _rescue(self) -> None:
+        """Takes leadership from a leader whose handler takes too long, and gives it to another thread."""
+        try:
+            method, began = self._inline[0]
+            took_s = time.monotonic() - began
+            if took_s < _TICK_S:
+                return
+            self._inline.pop()
+        except IndexError:
+            return  # there is none, or it has just finished
+        method.blocked(took_s)
+        self._promote()
+
+    def _grow(self) -> None:
+        """All threads are blocked and calls wait: maybe the former wait for the latter."""
+        with self._lock:
+            if self._size >= self._max_size or not self._backlog:
+                return
+            self._size += 1
+            self._active += 1
+            request = self._backlog.popleft()
+        if self._size == _DEFAULT_THREADS + 1:
+            _logger.warning(
+                "server %r: all %d threads have been blocked for %g s while calls wait; adding threads, up to %d. "
+                "Give thread_pool_size=... if that is expected, or make waiting handlers asynchronous",
+                self._name,
+                _DEFAULT_THREADS,
+                _STARVED_S,
+                self._max_size,
+            )
+        self._spawn(lambda: self._work(request), "worker")
+
+    def _work(self, request: Request | None) -> None:
+        while request is not None:
+            self._run(request)
+            request = self._next()
+        with self._lock:
+            self._followers += 1
+        self._follow()

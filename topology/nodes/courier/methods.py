@@ -1,0 +1,80 @@
+"""What a server exposes, and what it learns about each method while it serves."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, final
+
+__all__ = ["Method", "asynchronous", "is_asynchronous", "public_methods"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+FAST_S = 200e-6
+"""A method that usually takes less is run by the thread that read the request: handing over would cost as much."""
+
+_WEIGHT = 0.25  # of the latest call in the average
+
+
+def asynchronous(function: _F) -> _F:
+    """Marks a handler that returns a `concurrent.futures.Future`: the reply goes out when that is done.
+
+    Waiting for it holds no thread. The handler itself must return at once. When the caller goes away or cancels, the
+    future is cancelled.
+    """
+    function.__courier_asynchronous__ = True  # type: ignore[attr-defined]
+    return function
+
+
+def is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Whether `function`, or the function behind a bound method or partial, is marked `asynchronous`."""
+    return bool(getattr(getattr(function, "func", function), "__courier_asynchronous__", False))
+
+
+@final
+class Method:
+    """A handler and how long it takes."""
+
+    __slots__ = ("asynchronous", "average_s", "calls", "errors", "fast", "function", "name", "raw")
+
+    def __init__(self, name: str, function: Callable[..., Any], *, raw: bool = False) -> None:
+        self.name = name
+        self.function = getattr(function, "submit", function) if is_asynchronous(function) else function
+        self.raw = raw
+        self.asynchronous = raw or is_asynchronous(function)
+        self.fast = self.asynchronous  # known by contract; of others nothing is known yet
+        self.average_s: float | None = None
+        self.calls = 0
+        self.errors = 0
+
+    def took(self, seconds: float) -> None:
+        """Learns from one call."""
+        self.calls += 1
+        if self.average_s is None:
+            self.average_s = seconds
+        else:
+            self.average_s += _WEIGHT * (seconds - self.average_s)
+        self.fast = self.asynchronous or self.average_s < FAST_S
+
+    def blocked(self, seconds: float) -> None:
+        """Learns at once that a call that was thought to be fast is not."""
+        self.average_s = max(seconds, self.average_s or 0.0, 50 * FAST_S)
+        self.fast = False
+
+
+def public_methods(instance: object) -> dict[str, Callable[..., Any]]:
+    """The methods of `instance` that may be called from outside: public ones, and `__call__`.
+
+    Properties are not evaluated. Attributes of the instance that are callable count as methods.
+    """
+    found: dict[str, Callable[..., Any]] = {}
+    for name in dir(instance):
+        if name.startswith("_") and name != "__call__":
+            continue
+        static = inspect.getattr_static(instance, name)
+        if isinstance(static, property) or inspect.isclass(static):
+            continue
+        value = getattr(instance, name)
+        if callable(value):
+            found[name] = value
+    return found

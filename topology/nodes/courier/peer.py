@@ -1,0 +1,206 @@
+"""One client as the server sees it: what came in, what is under way, what still has to go out. Never blocks."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from concurrent.futures import Future
+from typing import Any, final
+
+from topology.nodes.courier import codec
+from topology.nodes.courier.handshake import HANDSHAKE_BYTES, ServerHandshake
+from topology.nodes.courier.poller import READ, WRITE, Poller
+from topology.nodes.courier.wire import CHUNK_BYTES, Buffer, Decoder, Frame
+
+__all__ = ["Peer"]
+
+_MAX_GATHER = 512  # below IOV_MAX
+
+
+@final
+class Peer:
+    """A connection accepted by a server.
+
+    Reading is done by one thread at a time, the leader; sending by any. Bytes that the socket does not take at once wait
+    here and are written by the leader when it has room: a client that does not read holds up nobody. While too much is
+    under way, the server does not read from the connection, and so in the end the client blocks.
+
+    Args:
+        sock: non-blocking.
+        poller: that the socket is registered with.
+        max_message_bytes: largest frame accepted.
+        max_in_flight: requests under way above which reading stops.
+        max_in_flight_bytes: bytes of requests under way and of replies not yet sent above which reading stops.
+        handshake: to be completed first; None on transports that need none.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        poller: Poller,
+        *,
+        max_message_bytes: int,
+        max_in_flight: int,
+        max_in_flight_bytes: int,
+        handshake: ServerHandshake | None,
+    ) -> None:
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.handshake = handshake
+        self.max_message_bytes = max_message_bytes
+        self.waiting: dict[int, Future[Any]] = {}  # futures of asynchronous handlers, to be cancelled
+        self.lock = threading.Lock()  # guards everything below
+        self.alive = True
+        self._poller = poller
+        self._max_in_flight = max_in_flight
+        self._max_in_flight_bytes = max_in_flight_bytes
+        self._decoder = Decoder(HANDSHAKE_BYTES if handshake else max_message_bytes, codec.allocate)
+        self._outbox: deque[memoryview] = deque()
+        self._outbox_bytes = 0
+        self._in_flight = 0
+        self._in_flight_bytes = 0
+        self._interest = READ
+        self._hang_up = False
+
+    def read(self) -> list[Frame]:
+        """Takes what has come in, without blocking.
+
+        Raises:
+            EOFError, OSError, WireError: the connection is over.
+        """
+        decoder = self._decoder
+        try:
+            if decoder.assembling:
+                targets = decoder.targets()
+                size = self.sock.recv_into(targets[0]) if len(targets) == 1 else self.sock.recvmsg_into(targets)[0]
+                if not size:
+                    raise EOFError
+                frame = decoder.filled(size)
+                return [] if frame is None else [frame]
+            data = self.sock.recv(CHUNK_BYTES)
+        except BlockingIOError:
+            return []
+        if not data:
+            raise EOFError
+        return decoder.feed(data)
+
+    def trust(self) -> None:
+        """The handshake is done: frames may be as large as they like to be."""
+        self.handshake = None
+        self._decoder = Decoder(self.max_message_bytes, codec.allocate)
+
+    # --- under way -----------------------------------------------------------------------------------------------
+
+    def admit(self, size: int) -> None:
+        """Counts a request that will not be answered at once."""
+        with self.lock:
+            self._in_flight += 1
+            self._in_flight_bytes += size
+            self._update_interest()
+
+    def settle(self, size: int) -> None:
+        """Counts it out again, after its reply was given to `send`."""
+        with self.lock:
+            self._in_flight -= 1
+            self._in_flight_bytes -= size
+            self._update_interest()
+
+    def send(self, parts: list[Buffer], *, hang_up: bool = False) -> None:
+        """Sends a frame: at once as far as the socket takes it, the rest when it can. Never raises, never blocks.
+
+        Args:
+            parts: of the frame.
+            hang_up: end the conversation afterwards.
+        """
+        with self.lock:
+            if not self.alive:
+                return
+            self._hang_up = self._hang_up or hang_up
+            if not self._outbox and len(parts) == 1:
+                try:
+                    sent = self.sock.send(parts[0])
+                except BlockingIOError:
+                    sent = 0
+                except OSError:
+                    self._fail()
+                    return
+                if sent == len(parts[0]) and not hang_up:
+                    return
+                self._enqueue([memoryview(parts[0])[sent:]])
+            else:
+                self._enqueue([memoryview(part) for part in parts])
+            self._write()
+
+    def flush(self) -> None:
+        """Writes on, now that the socket has room."""
+        with self.lock:
+            if self.alive:
+                self._write()
+
+    def _enqueue(self, views: list[memoryview]) -> None:
+        for view in views:
+            if len(view):
+                self._outbox.append(view)
+                self._outbox_bytes += len(view)
+
+    def _write(self) -> None:
+        outbox = self._outbox
+        try:
+            while outbox:
+                sent = self.sock.sendmsg([outbox[i] for i in range(min(len(outbox), _MAX_GATHER))])
+                self._outbox_bytes -= sent
+                while outbox and sent >= len(outbox[0]):
+                    sent -= len(outbox.popleft())
+                if sent:
+                    outbox[0] = outbox[0][sent:]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._fail()
+            return
+        if self._hang_up and not outbox:
+            self._fail()
+            return
+        self._update_interest()
+
+    def _update_interest(self) -> None:
+        if not self.alive:
+            return
+        crowded = (
+            self._in_flight >= self._max_in_flight
+            or self._in_flight_bytes + self._outbox_bytes >= self._max_in_flight_bytes
+        )
+        # A frame that is half here is read to its end: its memory is taken already.
+        read = 0 if crowded and not self._decoder.assembling else READ
+        interest = read | (WRITE if self._outbox else 0)
+        if interest != self._interest:
+            self._interest = interest
+            self._poller.change(self.fd, interest)
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def _fail(self) -> None:
+        """The leader reads the end that this makes, and closes."""
+        self._outbox.clear()
+        self._outbox_bytes = 0
+        try:
+            self.sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the other side was faster
+        if self._interest != READ:
+            self._interest = READ
+            self._poller.change(self.fd, READ)
+
+    def close(self) -> None:
+        """Closes the socket and cancels what waits for its sake."""
+        with self.lock:
+            if not self.alive:
+                return
+            self.alive = False
+            self._outbox.clear()
+            self._poller.remove(self.fd)
+            self.sock.close()
+        for future in list(self.waiting.values()):
+            future.cancel()
+        self.waiting.clear()
