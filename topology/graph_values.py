@@ -119,13 +119,16 @@ def _is_named_tuple(value: object) -> bool:
     return isinstance(value, tuple) and hasattr(type(value), "_fields")
 
 
-def _scalar(value: float | str | None) -> Plain:
+def _scalar(value: object) -> Plain:
+    """A number, flag, text or None, as exactly the built-in type: subclasses of them do not survive JSON."""
     if isinstance(value, float):
         # JSON has no nan and no inf, and nan would make a graph differ from itself.
         return float(value) if math.isfinite(value) else f"<{float(value)}>"
     if isinstance(value, str):
         return str.__str__(value)
-    return value if value is None or isinstance(value, bool) else int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int(value)
+    return None if value is None else bool(value)
 
 
 def _from_numpy(value: object) -> Plain:
