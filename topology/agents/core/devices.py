@@ -1,0 +1,33 @@
+"""Where JAX computes in a node, and with how many threads."""
+
+from __future__ import annotations
+
+import os
+
+from topology.context import NodeContext
+
+__all__ = ["prepare_jax"]
+
+_ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+
+
+def prepare_jax(context: NodeContext | None, *, accelerator: bool = False) -> None:
+    """Call it in a node before the first use of JAX. Does nothing where JAX runs already.
+
+    Small networks gain nothing from XLA's threads, and with several nodes on one machine the threads fight for the
+    processors: one thread a node. A node in a process of its own keeps off the accelerator unless told otherwise, so
+    that the learner has it alone; nodes that share a process share their devices.
+
+    Args:
+        context: of the node.
+        accelerator: whether this node computes on the accelerator, if there is one.
+    """
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_multi_thread_eigen" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} {_ONE_THREAD}".strip()
+    if context is not None and context.launch_type.endswith("_mt"):
+        return
+    if context is not None and not accelerator:
+        import jax
+
+        jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]

@@ -1,0 +1,122 @@
+"""Numbers of a run over time, one JSON object a line, where the live view and plots find them.
+
+`<run directory>/metrics/<label>-<index>.jsonl` holds lines such as
+`{"time": 1700000000.0, "episode_return": 1.0, "actor_steps": 900}`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from pathlib import Path
+from typing import Protocol, SupportsFloat, TextIO, final
+
+from topology.clock import SYSTEM_CLOCK, Clock
+from topology.context import NodeContext
+from topology.errors import LaunchError
+
+__all__ = ["Averages", "MetricsWriter", "RowWriter"]
+
+
+class RowWriter(Protocol):
+    """What writes a row of numbers."""
+
+    def write(self, **values: SupportsFloat) -> None:
+        """Writes one row."""
+
+
+@final
+class MetricsWriter:
+    """Appends rows to the metrics file of a node. Thread-safe.
+
+    Args:
+        context: says which file; without a run directory, or without a context, rows go nowhere.
+        clock: gives the time of a row, in seconds since the epoch.
+    """
+
+    def __init__(self, context: NodeContext | None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._path: Path | None = None
+        if context is not None and context.run_directory is not None:
+            self._path = Path(context.run_directory) / "metrics" / f"{context.label}-{context.index}.jsonl"
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._file: TextIO | None = None
+
+    def write(self, **values: SupportsFloat) -> None:
+        """Appends a row: the time, and these values. One that is not finite is left out: JSON cannot hold it.
+
+        Raises:
+            LaunchError: the file cannot be written, e.g. on a full disk.
+        """
+        if self._path is None:
+            return
+        row: dict[str, float] = {"time": self._clock.time()}
+        row |= {name: number for name, value in values.items() if math.isfinite(number := _number(value))}
+        line = json.dumps(row)
+        with self._lock:
+            try:
+                if self._file is None:
+                    self._path.parent.mkdir(parents=True, exist_ok=True)
+                    self._file = self._path.open("a", encoding="utf-8", buffering=1)
+                self._file.write(line + "\n")
+            except OSError as error:
+                raise LaunchError(
+                    f"The metrics file {self._path} cannot be written: {error.strerror or error}. Make room there, or "
+                    "give the run another directory."
+                ) from error
+
+    def close(self) -> None:
+        """Closes the file. The next `write` opens it again."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+
+def _number(value: SupportsFloat) -> float:
+    number = float(value)
+    return int(number) if number.is_integer() else number
+
+
+@final
+class Averages:
+    """Averages values over `period_s` seconds before they become a row, so that no value is lost and no file floods.
+
+    Args:
+        writer: gets the rows.
+        period_s: the shortest time between two rows, in seconds.
+        clock: for tests.
+    """
+
+    def __init__(self, writer: RowWriter, *, period_s: float = 1.0, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._writer = writer
+        self._period_s = period_s
+        self._clock = clock
+        self._sums: dict[str, float] = {}
+        self._count = 0
+        self._last_s = clock.monotonic()
+
+    def add(self, **values: SupportsFloat) -> None:
+        """Adds one sample; the same names in each."""
+        for name, value in values.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+        self._count += 1
+
+    @property
+    def due(self) -> bool:
+        """Whether a row is to be written."""
+        return self._clock.monotonic() - self._last_s >= self._period_s
+
+    def write(self, *, rates: dict[str, float] | None = None, **totals: SupportsFloat) -> None:
+        """Writes the averages since the last row, and begins anew.
+
+        Args:
+            rates: amounts since the last row, written divided by the seconds that have passed.
+            **totals: written as they are.
+        """
+        now = self._clock.monotonic()
+        seconds = max(now - self._last_s, 1e-9)
+        averages = {name: total / self._count for name, total in self._sums.items()}
+        self._writer.write(**averages, **{name: amount / seconds for name, amount in (rates or {}).items()}, **totals)
+        self._sums, self._count, self._last_s = {}, 0, now

@@ -1,0 +1,47 @@
+"""The interfaces between the parts of an agent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import dm_env
+
+__all__ = ["Actor", "VariableSource", "Variables"]
+
+
+class Variables(NamedTuple):
+    """Weights as a variable source gives them.
+
+    Attributes:
+        version: learner steps that made them; never goes back within a run.
+        time_s: when the source gave them, in seconds since the epoch: their age counts from here, caches included.
+        values: one tree of numpy arrays for each name asked for, in that order.
+    """
+
+    version: int
+    time_s: float
+    values: list[Any]
+
+
+class VariableSource(Protocol):
+    """Gives weights by name: a learner, or a courier client of a learner or of a cacher before it."""
+
+    def get_variables(self, names: Sequence[str]) -> Variables:
+        """The newest weights. Raises `KeyError` for an unknown name."""
+
+
+class Actor(Protocol):
+    """What an environment loop drives."""
+
+    def select_action(self, observation: Any) -> int:
+        """The action for one observation, without a batch axis."""
+
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        """Sees the first step of an episode."""
+
+    def observe(self, action: int, next_timestep: dm_env.TimeStep) -> None:
+        """Sees an action that was taken, and the step it led to."""
+
+    def update(self) -> None:
+        """Called once for every environment step: takes newer weights if there are some. Does not block."""

@@ -1,0 +1,58 @@
+"""Networks that give a value for each action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from topology.environments.specs import EnvironmentSpec, num_discrete_actions
+
+__all__ = ["QNetwork", "make_network"]
+
+
+class QNetwork(nn.Module):
+    """Action values from observations: `[B, ...]` to `[B, num_actions]`.
+
+    Observations are flattened. Images (`[B, height, width, channels]`, uint8) are scaled to 0..1 and pass two
+    convolutions first.
+
+    Attributes:
+        num_actions: number of actions.
+        hidden_sizes: widths of the hidden layers.
+        is_image: whether observations are images.
+    """
+
+    num_actions: int
+    hidden_sizes: Sequence[int]
+    is_image: bool = False
+
+    @nn.compact
+    def __call__(self, observations: jax.Array) -> jax.Array:
+        hidden = observations.astype(jnp.float32)
+        if self.is_image:
+            hidden = hidden / 255.0
+            hidden = nn.relu(nn.Conv(16, (8, 8), (4, 4))(hidden))
+            hidden = nn.relu(nn.Conv(32, (4, 4), (2, 2))(hidden))
+        hidden = hidden.reshape((hidden.shape[0], -1))
+        for size in self.hidden_sizes:
+            hidden = nn.relu(nn.Dense(size)(hidden))
+        values: jax.Array = nn.Dense(self.num_actions)(hidden)
+        return values
+
+
+def make_network(spec: EnvironmentSpec, hidden_sizes: Sequence[int]) -> QNetwork:
+    """The network for an environment.
+
+    Raises:
+        ProgramError: its actions are not discrete.
+    """
+    observations = spec.observations
+    return QNetwork(
+        num_actions=num_discrete_actions(spec, agent="DQN"),
+        hidden_sizes=tuple(hidden_sizes),
+        is_image=len(observations.shape) == 3 and observations.dtype == np.uint8,
+    )
