@@ -196,13 +196,13 @@ def set_process_context(context: NodeContext | None) -> None:
 def bind_context(context: NodeContext) -> Iterator[None]:
     """Makes `context` current in this thread and in the threads started from it, until the block ends.
 
-    Threads do not inherit context variables before Python 3.14; while a context is bound, `Thread.start` hands it on.
+    Threads inherit no context variables by default; while a context is bound, `Thread.start` hands this one on.
     """
     global _bound
     with _inheritance_lock:
         _bound += 1
         if _bound == 1:
-            threading.Thread.start = _start_with_context  # type: ignore[method-assign]
+            threading.Thread.start = _start_with_context  # type: ignore[method-assign,assignment]
     token = _current.set(context)
     try:
         yield

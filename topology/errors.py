@@ -45,11 +45,13 @@ __all__ = [
     "TopologyError",
 ]
 
+
 def _rebuild(cls: type[TopologyError], args: tuple[Any, ...], state: dict[str, Any]) -> TopologyError:
     error = cls.__new__(cls, *args)
     error.args = args
     error.__dict__.update(state)
     return error
+
 
 class TopologyError(Exception):
     """Root of all errors raised here on purpose."""
@@ -58,6 +60,7 @@ class TopologyError(Exception):
         # The default calls the constructor with `args`, which loses keyword fields.
         return _rebuild, (type(self), self.args, dict(self.__dict__))
 
+
 class ProgramError(TopologyError, ValueError):
     """The declared program is wrong. `faults` lists everything found, one line each."""
 
@@ -65,12 +68,14 @@ class ProgramError(TopologyError, ValueError):
         super().__init__(message)
         self.faults = faults
 
+
 class SerializationError(ProgramError, RuntimeError):
     """A part of a node cannot travel to another process."""
 
 
 class LaunchError(TopologyError, RuntimeError):
     """The platform could not run the program as asked."""
+
 
 class NodeFailed(TopologyError, RuntimeError):
     """User code in a node raised, exited with a non-zero code, or was killed.
@@ -102,23 +107,30 @@ class NodeFailed(TopologyError, RuntimeError):
         text: str = self.args[0]
         return f"{text}\n\n{self.remote_traceback.rstrip()}" if self.remote_traceback else text
 
+
 class CourierError(TopologyError):
     """A remote call did not give a result."""
+
 
 class CourierClosed(CourierError):
     """This side closed the client or the server."""
 
+
 class ConnectionBroken(CourierError, ConnectionError):
     """The peer or the network went away, or never answered the connection attempt."""
+
 
 class DeadlineExceeded(CourierError, TimeoutError):
     """No answer in the time the caller allowed. The call may still run on the server."""
 
+
 class MethodNotFound(CourierError):
     """The server does not expose that method."""
 
+
 class PayloadTooLarge(CourierError, ValueError):
     """A message is over the limit of the connection."""
+
 
 class RemoteError(CourierError):
     """The handler raised an exception that cannot be sent back as it was.
@@ -133,6 +145,7 @@ class RemoteError(CourierError):
         self.type_name = type_name
         self.remote_traceback = remote_traceback
 
+
 class StaleError(CourierError):
     """A cacher has only a value older than it may serve. `age_s` is its age, in seconds."""
 
@@ -140,17 +153,21 @@ class StaleError(CourierError):
         super().__init__(message)
         self.age_s = age_s
 
+
 class ProgramStopped(CourierClosed):
     """The program was asked to stop while this call waited. A node may let it propagate: that is a clean end."""
 
+
 class ReplayError(TopologyError):
     """A replay operation could not be carried out."""
+
 
 class TableNotFound(ReplayError, KeyError):
     """The server has no table of that name."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would print the repr of the message
+
 
 class ReplayDeadlineExceeded(ReplayError, DeadlineExceeded):
     """A rate limiter did not let the operation pass in the time allowed."""

@@ -11,7 +11,7 @@ import abc
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ class Deferred(Generic[ValueT]):
         return f"Deferred({getattr(self.constructor, '__qualname__', self.constructor)})"
 
     def dereference(self) -> ValueT:
-        return self.constructor(*dereference(self.args), **dereference(self.kwargs))
+        result: ValueT = dereference(self)
+        return result
 
 
 def iterate_parts(value: object) -> Iterator[tuple[str, object]]:
@@ -99,44 +100,76 @@ def dereference(value: Any) -> Any:
     """`value` with every nested handle turned into its client and every `Deferred` called.
 
     One handle object becomes one client object, however often it occurs. Containers without either are returned as
-    they are, not copied.
+    they are, not copied; containers may hold themselves.
     """
-    return _dereference(value, {})
+    changing = _find_changing(value)
+    return _replace(value, changing, {}) if changing else value
 
 
-def _dereference(value: Any, done: dict[int, Any]) -> Any:
+def _find_changing(root: object) -> dict[int, object]:
+    """The handles, the `Deferred` and everything on the way to them, by id (and kept, so that no id is used again)."""
+    seen: dict[int, object] = {}
+    holders: dict[int, list[int]] = {}
+    found: list[int] = []
+    waiting = [root]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if isinstance(value, Handle | Deferred):
+            found.append(id(value))
+        if not isinstance(value, Handle):
+            for _, part in iterate_parts(value):
+                holders.setdefault(id(part), []).append(id(value))
+                waiting.append(part)
+    changing: dict[int, object] = {}
+    while found:
+        key = found.pop()
+        if key not in changing:
+            changing[key] = seen[key]
+            found += holders.get(key, ())
+    return changing
+
+
+def _replace(value: Any, changing: Mapping[int, object], done: dict[int, Any]) -> Any:
     if id(value) in done:
         return done[id(value)]
+    if id(value) not in changing:
+        return value
     if isinstance(value, Handle):
         result: Any = value.dereference()
-    elif isinstance(value, Deferred):
-        arguments = _dereference(value.args, done), _dereference(value.kwargs, done)
-        result = value.constructor(*arguments[0], **arguments[1])
+    elif isinstance(value, Deferred | functools.partial | tuple):
+        after = [_replace(part, changing, done) for _, part in iterate_parts(value)]
+        if id(value) in done:  # it holds a list that holds it, and that way it was finished already
+            return done[id(value)]
+        result = _rebuild(value, after)
     else:
-        done[id(value)] = value  # ends the recursion of a container that holds itself
-        result = _rebuild(value, done)
+        return _refill(value, changing, done)
     done[id(value)] = result
     return result
 
 
-def _rebuild(value: Any, done: dict[int, Any]) -> Any:
-    before = [part for _, part in iterate_parts(value)]
-    after = [_dereference(part, done) for part in before]
-    if all(new is old for new, old in zip(after, before, strict=True)):
-        return value
-    if isinstance(value, functools.partial):
-        count = len(value.args)
-        return functools.partial(value.func, *after[:count], **dict(zip(value.keywords, after[count:], strict=True)))
+def _rebuild(value: Any, after: list[Any]) -> Any:
+    """A value made in one piece from its new parts."""
+    if isinstance(value, tuple):
+        return value._make(after) if hasattr(value, "_make") else type(value)(after)
+    count = len(value.args)
+    if isinstance(value, Deferred):
+        return value.constructor(*after[:count], **dict(zip(value.kwargs, after[count:], strict=True)))
+    return type(value)(value.func, *after[:count], **dict(zip(value.keywords, after[count:], strict=True)))
+
+
+def _refill(value: Any, changing: Mapping[int, object], done: dict[int, Any]) -> Any:
+    """A copy (of the same type) that is known before its parts are: they may hold the value itself."""
+    result = done[id(value)] = copy.copy(value)
+    after = [_replace(part, changing, done) for _, part in iterate_parts(value)]
     if isinstance(value, dict):
-        result = copy.copy(value)  # keeps the type: OrderedDict, defaultdict, ...
         result.update(zip(value, after, strict=True))
-        return result
-    if isinstance(value, tuple) and hasattr(value, "_make"):
-        return value._make(after)
-    if isinstance(value, list | tuple):
-        return type(value)(after)
-    result = copy.copy(value)
-    names = (field.name for field in dataclasses.fields(value) if hasattr(value, field.name))
-    for name, part in zip(names, after, strict=True):
-        object.__setattr__(result, name, part)  # frozen dataclasses too
+    elif isinstance(value, list):
+        result[:] = after
+    else:
+        names = (field.name for field in dataclasses.fields(value) if hasattr(value, field.name))
+        for name, part in zip(names, after, strict=True):
+            object.__setattr__(result, name, part)  # frozen dataclasses too
     return result

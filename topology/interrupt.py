@@ -16,4 +16,5 @@ def interrupt_thread(thread: threading.Thread, error: type[BaseException] = Syst
     ident = thread.ident
     if ident is None or not thread.is_alive():
         return False
-    return ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error)) > 0
+    count: int = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(error))
+    return count > 0

@@ -12,7 +12,7 @@ from topology.handle import Handle, find_handles
 
 __all__ = ["Node", "NodeDescription"]
 
-HandleT = TypeVar("HandleT", bound=Handle[Any] | None, covariant=True)
+HandleT_co = TypeVar("HandleT_co", bound=Handle[Any] | None, covariant=True)
 
 
 @final
@@ -31,14 +31,14 @@ class NodeDescription:
     methods: tuple[str, ...] = ()
 
 
-class Node(abc.ABC, Generic[HandleT]):
+class Node(abc.ABC, Generic[HandleT_co]):
     """One unit of a program. Declaring it starts nothing; `run` is called by a launcher, in the node's own place."""
 
     def __init__(self) -> None:
         self._addresses: list[Address] = []
 
     @abc.abstractmethod
-    def create_handle(self) -> HandleT:
+    def create_handle(self) -> HandleT_co:
         """A handle to give to other nodes; None for a node that cannot be called."""
 
     @abc.abstractmethod
@@ -57,7 +57,8 @@ class Node(abc.ABC, Generic[HandleT]):
 
     def allocate_address(self, address: Address) -> None:
         """Says that this node will listen at `address`, so the launcher gives it an endpoint."""
-        self._addresses.append(address)
+        if address not in self._addresses:
+            self._addresses.append(address)
 
     @property
     def inner_nodes(self) -> Sequence[Node[Any]]:
@@ -72,7 +73,6 @@ class Node(abc.ABC, Generic[HandleT]):
     @property
     def input_handles(self) -> tuple[tuple[str, Handle[Any]], ...]:
         """Every handle this node receives, with its argument path."""
-        own = tuple(
+        return tuple(
             found for name, value in self.describe().arguments.items() for found in find_handles(value, path=name)
         )
-        return own

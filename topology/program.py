@@ -38,6 +38,7 @@ class Program:
     def __init__(self, name: str) -> None:
         self.name = name
         self._groups: dict[str, list[Node[Any]]] = {}
+        self._known: set[int] = set()  # ids of the nodes
         self._current_group: str | None = None
 
     def __repr__(self) -> str:
@@ -86,8 +87,9 @@ class Program:
         label = self._label(label)
         if not hasattr(node, "create_handle"):
             raise TypeError(f"add_node() takes a node such as CourierNode(...), got {node!r}")
-        if any(known is node for known in self.get_all_nodes()):
+        if id(node) in self._known:
             raise ValueError(f"This {type(node).__name__} is in the program already: make a new node for each place.")
+        self._known.add(id(node))
         self._groups.setdefault(label, []).append(node)
         return node.create_handle()
 
@@ -128,8 +130,9 @@ class Program:
             for label in labels
             if label not in self._groups
         ]
-        owners = self._owners(faults)
-        for label, index, node in self.named_nodes():
+        nodes = list(self._check_kinds(faults))
+        owners = _owners(nodes, faults)
+        for label, index, node in nodes:
             faults += [
                 f"{label}/{index}: the argument {path} is a handle of a node that is not in the program; add that node"
                 for path, handle in _all_input_handles(node)
@@ -139,15 +142,13 @@ class Program:
                 faults += [f"{label}/{index}: {fault}" for fault in find_unpicklable(node)]
         return faults
 
-    def _owners(self, faults: list[str]) -> dict[Address, str]:
-        owners: dict[Address, str] = {}
-        for label, index, node in self.named_nodes():
-            for address in node.addresses:
-                name = f"{label}/{index}"
-                if address in owners:
-                    faults.append(f"{name} and {owners[address]} both listen at {address!r}: give each its own")
-                owners[address] = name
-        return owners
+    def _check_kinds(self, faults: list[str]) -> Iterator[tuple[str, int, Node[Any]]]:
+        named: Iterable[tuple[str, int, object]] = self.named_nodes()
+        for label, index, node in named:
+            if isinstance(node, Node):
+                yield label, index, node
+            else:
+                faults.append(f"{label}/{index}: {type(node).__name__} is not a kind of lp.Node, so nothing can run it")
 
     def validate(self, *, serialize: bool = False, labels: Iterable[str] = ()) -> None:
         """Raises one error that lists every fault; see `faults` for the arguments.
@@ -176,6 +177,17 @@ class Program:
             )
             for label, index, node in self.named_nodes()
         ]
+
+
+def _owners(nodes: Iterable[tuple[str, int, Node[Any]]], faults: list[str]) -> dict[Address, str]:
+    owners: dict[Address, str] = {}
+    for label, index, node in nodes:
+        for address in node.addresses:
+            name = f"{label}/{index}"
+            if address in owners:
+                faults.append(f"{name} and {owners[address]} both listen at {address!r}: give each its own")
+            owners[address] = name
+    return owners
 
 
 def _all_input_handles(node: Node[Any]) -> Iterator[tuple[str, Handle[Any]]]:

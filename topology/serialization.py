@@ -15,18 +15,22 @@ from topology.node import Node
 __all__ = ["dumps", "find_unpicklable"]
 
 
+_LRU_CACHED = functools._lru_cache_wrapper  # noqa: SLF001 - the type has no public name
+
+
 @final
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     """Cloudpickle that also takes an `lru_cache`d function of `__main__`: by value, empty, shared within one pickle."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ == "__main__":
+        if isinstance(obj, _LRU_CACHED) and obj.__module__ == "__main__":
             return _cached, (obj.__wrapped__, obj.cache_parameters())
         return super().reducer_override(obj)
 
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
-    return functools.lru_cache(**parameters)(function)
+    cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
+    return cached
 
 
 def dumps(value: object) -> bytes:
@@ -42,18 +46,21 @@ def find_unpicklable(node: Node[Any]) -> list[str]:
         dumps(node)
     except Exception as error:  # noqa: BLE001 - pickling runs user code, which may raise anything
         description = node.describe()
-        parts = {"the constructor": description.constructor, **description.arguments}
-        faults = [fault for name, part in parts.items() for fault in _faults(part, name)]
-        inner = [fault for part in node.inner_nodes for fault in find_unpicklable(part)]
-        return faults or inner or [f"the node itself cannot be pickled: {_text(error)}"]
+        parts = {"constructor": description.constructor, **description.arguments}
+        faults = [fault for name, part in parts.items() for fault in _faults(part, name, ())]
+        inner = [f"nodes[{i}].{fault}" for i, part in enumerate(node.inner_nodes) for fault in find_unpicklable(part)]
+        return faults or inner or [f"node itself cannot be pickled: {_text(error)}"]
     return []
 
 
-def _faults(value: object, path: str) -> list[str]:
+def _faults(value: object, path: str, around: tuple[object, ...]) -> list[str]:
+    if any(value is container for container in around):
+        return []  # a container that holds itself
     try:
         dumps(value)
     except Exception as error:  # noqa: BLE001 - as above
-        inner = [fault for step, part in iterate_parts(value) for fault in _faults(part, path + step)]
+        around = (*around, value)
+        inner = [fault for step, part in iterate_parts(value) for fault in _faults(part, path + step, around)]
         return inner or [f"{path} = {_short(value)} cannot be pickled: {_text(error)}"]
     return []
 

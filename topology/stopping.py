@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from weakref import WeakKeyDictionary
 
 from topology.context import StopToken, try_get_context
 
@@ -26,7 +27,7 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 _lock = threading.Lock()
 _runs: list[tuple[int, StopToken]] = []
-_removers: dict[tuple[int, Callable[[], None]], Callable[[], None]] = {}
+_removers: WeakKeyDictionary[StopToken, dict[Callable[[], None], Callable[[], None]]] = WeakKeyDictionary()
 _no_run = StopToken()
 
 
@@ -97,21 +98,22 @@ def _token(name: str) -> StopToken:
 
 
 def register_stop_handler(handler: Callable[[], None]) -> None:
-    """Calls `handler` once when the program is to stop. It may outlive the thread that registered it.
+    """Calls `handler` once when the program is to stop, however often it is registered.
 
-    Outside a program the handler is kept but nothing calls it.
+    It may outlive the thread that registered it. Outside a program the handler is kept but nothing calls it.
     """
     token = _find_token() or _no_run
+    unregister_stop_handler(handler)
     remove = token.on_stop(handler)
     with _lock:
-        _removers[id(token), handler] = remove
+        _removers.setdefault(token, {})[handler] = remove
 
 
 def unregister_stop_handler(handler: Callable[[], None]) -> None:
     """Takes `register_stop_handler` back; does nothing for a handler that is not registered."""
     token = _find_token() or _no_run
     with _lock:
-        remove = _removers.pop((id(token), handler), None)
+        remove = _removers.get(token, {}).pop(handler, None)
     if remove is not None:
         remove()
 

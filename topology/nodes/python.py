@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from topology.handle import dereference
-from topology.node import HandleT, Node, NodeDescription
+from topology.node import HandleT_co, Node, NodeDescription
 
 __all__ = ["PyClassNode", "PyNode", "describe_call"]
 
@@ -24,13 +25,13 @@ def describe_call(constructor: Callable[..., Any], args: tuple[Any, ...], kwargs
         if kind is inspect.Parameter.VAR_POSITIONAL:
             arguments |= {f"{name}[{i}]": part for i, part in enumerate(value)}
         elif kind is inspect.Parameter.VAR_KEYWORD:
-            arguments |= value
+            arguments |= dict(sorted(value.items()))  # whoever made the call, the graph is the same
         else:
             arguments[name] = value
     return arguments
 
 
-class _CallNode(Node[HandleT]):
+class _CallNode(Node[HandleT_co]):
     """A node that calls something with arguments in which handles are dereferenced first."""
 
     def __init__(self, constructor: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -55,13 +56,20 @@ class _CallNode(Node[HandleT]):
         self._kwargs = kwargs
 
     def describe(self) -> NodeDescription:
-        return NodeDescription(
-            constructor=self._constructor, arguments=describe_call(self._constructor, self._args, self._kwargs)
-        )
+        constructor, args, kwargs = self._whole_call()
+        return NodeDescription(constructor=constructor, arguments=describe_call(constructor, args, kwargs))
+
+    def _whole_call(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """The call with the arguments that a `functools.partial` brings: they may hold handles like any others."""
+        constructor = self._constructor
+        if isinstance(constructor, functools.partial):
+            return constructor.func, (*constructor.args, *self._args), {**constructor.keywords, **self._kwargs}
+        return constructor, self._args, self._kwargs
 
     def _call(self) -> Any:
-        args, kwargs = dereference((self._args, self._kwargs))
-        return self._constructor(*args, **kwargs)
+        constructor, args, kwargs = self._whole_call()
+        args, kwargs = dereference((args, kwargs))
+        return constructor(*args, **kwargs)
 
 
 class PyNode(_CallNode[None]):
@@ -86,7 +94,7 @@ class PyNode(_CallNode[None]):
         self._call()
 
 
-class PyClassNode(_CallNode[HandleT]):
+class PyClassNode(_CallNode[HandleT_co]):
     """Makes an object in the node's own place and calls its `run()`.
 
     Args:
@@ -105,12 +113,10 @@ class PyClassNode(_CallNode[HandleT]):
         """Takes `disable_run` back."""
         self._should_run = True
 
-    def create_handle(self) -> HandleT:
+    def create_handle(self) -> HandleT_co:
         return None  # type: ignore[return-value]  # subclasses that can be called return a handle
 
     def run(self) -> None:
         instance = self._call()
         if self._should_run:
             instance.run()
-
-
