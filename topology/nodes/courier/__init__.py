@@ -9,8 +9,19 @@ May not: other services, launch types, agents. Importing it imports neither nump
         Client(server.address).add(1, 2)
 """
 
+from topology.nodes.courier.batching import batched_handler
+from topology.nodes.courier.cacher import CacheOptions, Cacher
 from topology.nodes.courier.client import Client, list_methods
 from topology.nodes.courier.methods import asynchronous
 from topology.nodes.courier.server import Server, bind_object
 
-__all__ = ["Client", "Server", "asynchronous", "bind_object", "list_methods"]
+__all__ = [
+    "CacheOptions",
+    "Cacher",
+    "Client",
+    "Server",
+    "asynchronous",
+    "batched_handler",
+    "bind_object",
+    "list_methods",
+]

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import logging
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -24,7 +25,10 @@ from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, 
 if TYPE_CHECKING:
     from topology.nodes.courier.client import ClientOptions
 
-__all__ = ["CallFuture", "Channel", "RawReply"]
+__all__ = ["AFTER_STOP_S", "CallFuture", "Channel", "RawReply", "check_result"]
+
+AFTER_STOP_S = 2.0
+"""What a call made after the program's stop may take: enough to say goodbye, not enough to hold up the end."""
 
 _logger = logging.getLogger(__name__)
 
@@ -35,6 +39,15 @@ class RawReply(NamedTuple):
     kind: int
     body: Buffer
     buffers: Sequence[Buffer]
+
+
+def check_result(frame: Frame, name: str, address: str, max_bytes: int) -> None:
+    """Raises `PayloadTooLarge` when a reply was over the limit and came without its content."""
+    if frame.size > max_bytes:
+        raise errors.PayloadTooLarge(
+            f"the result of {name!r} at {address} takes {frame.size} bytes, over the limit of {max_bytes}: "
+            "ask for less, or raise max_message_bytes of the client"
+        )
 
 
 class CallFuture(Future[Any]):
@@ -85,14 +98,15 @@ class Channel:
     Args:
         address: of the server, for messages.
         options: of the client.
-        connect: opens a connection; waits for the server if that is wanted.
+        connect: opens a connection; waits for the server if that is wanted. Held weakly: the reader's thread must not
+            keep a client alive that everybody else has dropped.
     """
 
     def __init__(
         self,
         address: str,
         options: ClientOptions,
-        connect: Callable[[Deadline, Callable[[], None]], Connection],
+        connect: weakref.WeakMethod[Callable[[Deadline, Callable[[], None]], Connection]],
     ) -> None:
         self._address = address
         self._options = options
@@ -106,6 +120,7 @@ class Channel:
         self._connection: Connection | None = None
         self._work = threading.Event()  # something waits to be sent, or the channel is closed
         self._closed = False
+        self._stopped = False
         self._thread: threading.Thread | None = None
 
     def submit(self, name: str, body: Buffer, buffers: Sequence[Buffer]) -> CallFuture:
@@ -119,9 +134,9 @@ class Channel:
     def _submit(self, name: str, body: Buffer, buffers: Sequence[Buffer], *, raw: bool) -> CallFuture:
         size = payload_bytes(body, buffers)
         future = CallFuture(self, next(self._ids), name, size, raw)
-        timeout_s = self._options.call_timeout_s
-        if timeout_s is not None:
-            future.expires = SYSTEM_CLOCK.monotonic() + timeout_s
+        limit_s = self._limit()
+        if limit_s is not None:
+            future.expires = SYSTEM_CLOCK.monotonic() + limit_s
         parts = encode(Kind.REQUEST, future.call_id, name.encode(), body, buffers)
         with self._changed:
             self._wait_for_room(size)
@@ -138,10 +153,10 @@ class Channel:
     def _wait_for_room(self, size: int) -> None:
         if threading.current_thread() is self._thread:
             return  # a callback of a future: the thread that makes room must not wait for it
+        options = self._options
         while not self._closed and self._pending:
-            if len(self._pending) < self._options.max_in_flight:
-                if self._bytes + size <= self._options.max_in_flight_bytes:
-                    return
+            if len(self._pending) < options.max_in_flight and self._bytes + size <= options.max_in_flight_bytes:
+                return
             self._changed.wait()
 
     def _send(self, call_id: int, parts: list[Buffer]) -> None:
@@ -178,41 +193,48 @@ class Channel:
     # --- the reader ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._closed:
+        while True:
             self._work.wait()
             if self._closed:
                 return
             try:
-                connection = self._connect(Deadline(None), self._expire)
+                connection = self._open()
             except errors.CourierError as error:
-                self.fail(error)
-                if not isinstance(error, errors.CourierClosed):
-                    continue
-                if self._closed or not isinstance(error, errors.ProgramStopped):
-                    return
-                continue
-            self._serve(connection)
+                self._fail_all(error)
+            else:
+                self._serve(connection)
+
+    def _open(self) -> Connection:
+        connect = self._connect()
+        if connect is None:
+            raise errors.CourierClosed(f"the client of {self._address} is gone")
+        return connect(Deadline(None), self._expire)
 
     def _serve(self, connection: Connection) -> None:
         """Reads from one connection until it ends."""
-        error: BaseException
         try:
             self._flush(connection)
             while True:
                 self._read(connection)
-        except TimedOut:
-            raise AssertionError("reads wait for the socket first") from None
-        except (EOFError, OSError, WireError) as caught:
-            error = caught
+        except (EOFError, OSError, WireError, TimedOut) as error:
+            with self._sending:
+                self._connection = None
+                connection.close()
+            self._fail_sent(error)
+
+    def _fail_sent(self, cause: BaseException) -> None:
+        """Fails the calls that the server may have begun; those that it cannot have are sent again."""
         with self._sending:
-            self._connection = None
-            connection.close()
             unsent = {call_id for call_id, _ in self._unsent}
             if not unsent:
                 self._work.clear()
-        for call_id in list(self._pending):
-            if call_id not in unsent:
-                self._complete(call_id, error=broken(self._address, "a call", error))
+        for call_id, future in list(self._pending.items()):
+            if call_id in unsent:
+                continue
+            if self._stopped:
+                self._complete(call_id, self._stop_error())
+            else:
+                self._complete(call_id, broken(self._address, repr(future.name), cause))
 
     def _flush(self, connection: Connection) -> None:
         with self._sending:
@@ -224,13 +246,21 @@ class Channel:
             self._connection = connection
             self._work.clear()
 
+    def _limit(self) -> float | None:
+        """Seconds that a call made now may take."""
+        usual_s = self._options.call_timeout_s
+        if not self._stopped:
+            return usual_s
+        return AFTER_STOP_S if usual_s is None else min(usual_s, AFTER_STOP_S)
+
     def _read(self, connection: Connection) -> None:
-        if self._options.call_timeout_s is not None:
+        limit_s = self._limit()
+        if limit_s is not None:
             first = next(iter(self._pending.values()), None)
             # All calls have the same limit, so one that is made while we wait expires later than this wait ends.
-            left = self._options.call_timeout_s if first is None else first.expires - SYSTEM_CLOCK.monotonic()
+            left_s = limit_s if first is None else first.expires - SYSTEM_CLOCK.monotonic()
             try:
-                connection.wait_readable(Deadline(max(0.0, left)))
+                connection.wait_readable(Deadline(max(0.0, left_s)))
             except TimedOut:
                 self._expire()
                 return
@@ -238,43 +268,42 @@ class Channel:
             self._receive(frame)
 
     def _expire(self) -> None:
-        timeout_s = self._options.call_timeout_s
-        if timeout_s is None:
+        if self._limit() is None:
             return
         now = SYSTEM_CLOCK.monotonic()
         for call_id, future in list(self._pending.items()):
             if future.expires > now:
                 return
-            self._complete(
-                call_id,
-                error=errors.DeadlineExceeded(
-                    f"Deadline Exceeded: {future.name!r} at {self._address} had no answer within {timeout_s} s; "
-                    "it may still run there"
-                ),
-            )
+            if self._stopped:
+                self._complete(call_id, self._stop_error())
+            else:
+                self._complete(
+                    call_id,
+                    errors.DeadlineExceeded(
+                        f"Deadline Exceeded: {future.name!r} at {self._address} had no answer within "
+                        f"{self._options.call_timeout_s} s; it may still run there"
+                    ),
+                )
+
+    def _stop_error(self) -> errors.ProgramStopped:
+        return errors.ProgramStopped(f"the program stopped while a call to {self._address} waited")
 
     def _receive(self, frame: Frame) -> None:
         future = self._take(frame.id)
         if future is None or not future.set_running_or_notify_cancel():
             return
-        if frame.size > self._options.max_message_bytes:
-            future.set_exception(
-                errors.PayloadTooLarge(
-                    f"the result of {future.name!r} at {self._address} takes {frame.size} bytes, over the limit of "
-                    f"{self._options.max_message_bytes}: ask for less, or raise max_message_bytes of the client"
-                )
-            )
-        elif future.raw:
-            future.set_result(RawReply(frame.kind, frame.body, frame.buffers))
-        elif frame.kind == Kind.REPLY:
-            try:
+        try:
+            check_result(frame, future.name, self._address, self._options.max_message_bytes)
+            if future.raw:
+                value: Any = RawReply(frame.kind, frame.body, frame.buffers)
+            elif frame.kind == Kind.REPLY:
                 value = codec.decode(frame.body, frame.buffers)
-            except Exception as error:  # unpickling runs any code
-                future.set_exception(error)
             else:
-                future.set_result(value)
+                raise codec.decode_error(frame.body)  # noqa: TRY301 - one place completes the future
+        except Exception as error:  # noqa: BLE001 - unpickling runs any code
+            future.set_exception(error)
         else:
-            future.set_exception(codec.decode_error(frame.body))
+            future.set_result(value)
 
     def _complete(self, call_id: int, error: Exception) -> None:
         future = self._take(call_id)
@@ -283,13 +312,21 @@ class Channel:
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def fail(self, error: Exception) -> None:
-        """Fails every call under way."""
-        for call_id in list(self._pending):
-            self._complete(call_id, error)
+    def _fail_all(self, error: Exception) -> None:
         with self._sending:
             self._unsent.clear()
             self._work.clear()
+        for call_id in list(self._pending):
+            self._complete(call_id, error)
+
+    def stop(self) -> None:
+        """The program stops: fails the calls under way; later ones get `AFTER_STOP_S`."""
+        self._stopped = True
+        connection = self._connection
+        if connection is not None:
+            connection.shutdown()  # also wakes who is blocked in sending; a later call connects anew
+        for call_id in list(self._pending):
+            self._complete(call_id, self._stop_error())
 
     def close(self, *, wait: bool = True) -> None:
         """Fails the calls under way and ends the reader."""

@@ -10,26 +10,23 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any, Self, final
 
 from topology import errors
 from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.context import StopToken, try_get_context
 from topology.nodes.courier import codec, transport
-from topology.nodes.courier.channel import Channel, RawReply
+from topology.nodes.courier.channel import AFTER_STOP_S, Channel, RawReply, check_result
 from topology.nodes.courier.connection import Connection, NotDelivered, TimedOut, broken
 from topology.nodes.courier.handshake import Denied
 from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, payload_bytes
 
-__all__ = ["Client", "ClientOptions", "list_methods"]
+__all__ = ["Client", "ClientOptions", "list_methods", "raw_caller"]
 
 _logger = logging.getLogger(__name__)
-
-AFTER_STOP_S = 2.0
-"""What a call made after the program's stop may take: enough to say goodbye, not enough to hold up the end."""
 
 _FIRST_RETRY_S = 0.001
 _LAST_RETRY_S = 0.05
@@ -143,16 +140,11 @@ class Client:
         """Closes all connections: calls under way raise `CourierClosed`, as do later ones. Idempotent."""
         self._core.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __del__(self) -> None:
-        core = self.__dict__.get("_core")  # missing when the constructor failed
-        if core is not None:
-            core.close(wait=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self._core.address, self._core.options)
@@ -173,6 +165,11 @@ def _rebuild(cls: type[Client], address: str, options: ClientOptions) -> Client:
 def list_methods(client: Client) -> list[str]:
     """`client.list_methods()`, reachable also when the server has a method of that name."""
     return Client.list_methods(client)
+
+
+def raw_caller(client: Client) -> Callable[[str, Buffer, Sequence[Buffer]], Future[RawReply]]:
+    """Calls by name with arguments that are serialised already; the futures give replies as they came."""
+    return client._core.submit_raw  # noqa: SLF001 - a method of that name would hide a remote one
 
 
 @final
@@ -244,7 +241,7 @@ class _Core:
         body, buffers = self._encode(name, args, kwargs)
         return self._get_channel().submit(name, body, buffers)
 
-    def submit_raw(self, name: str, body: Buffer, buffers: list[Buffer] | tuple[Buffer, ...]) -> Future[RawReply]:
+    def submit_raw(self, name: str, body: Buffer, buffers: Sequence[Buffer]) -> Future[RawReply]:
         """Like `submit` for arguments that are serialised; the future gives the reply as it came, errors included."""
         self._check_size(name, body, buffers)
         return self._get_channel().submit_raw(name, body, buffers)
@@ -258,7 +255,7 @@ class _Core:
         self._check_size(name, body, buffers)
         return body, buffers
 
-    def _check_size(self, name: str, body: Buffer, buffers: Any) -> None:
+    def _check_size(self, name: str, body: Buffer, buffers: Sequence[Buffer]) -> None:
         size = payload_bytes(body, buffers) + len(name)
         if size > self.options.max_message_bytes:
             raise errors.PayloadTooLarge(
@@ -275,8 +272,6 @@ class _Core:
         while True:
             connection, fresh = self._check_out(name, deadline)
             try:
-                if self._closed:
-                    raise self._failure(name, EOFError())
                 connection.send(parts)
                 # The kernel keeps the usual time limit; only what began late or takes several reads must be counted.
                 frames = [] if fresh or self._stopped else connection.receive_all()
@@ -296,11 +291,7 @@ class _Core:
                 raise
             else:
                 self._check_in(connection)
-                if frame.size > self.options.max_message_bytes:
-                    raise errors.PayloadTooLarge(
-                        f"the result of {name!r} at {self.address} takes {frame.size} bytes, over the limit of "
-                        f"{self.options.max_message_bytes}: ask for less, or raise max_message_bytes of the client"
-                    )
+                check_result(frame, name, self.address, self.options.max_message_bytes)
                 return frame
 
     def _overdue(self, name: str) -> errors.CourierError:
@@ -333,12 +324,16 @@ class _Core:
             if connection.usable:
                 return connection, False
             self._drop(connection)
-        with self._translate_connect_errors(name):
+        try:
             connection = self.connect(deadline or Deadline(None))
+        except TimedOut as error:
+            late = self._overdue(name)
+            late.add_note(f"while connecting: {error}")
+            raise late from None
         self._busy.add(connection)
         if self._stopped or self._closed:
             # The stop may have come between connecting and `add`, and not have seen this connection.
-            connection._set_timeout(AFTER_STOP_S)  # noqa: SLF001
+            connection.set_timeout(AFTER_STOP_S)
         return connection, True
 
     def _check_in(self, connection: Connection) -> None:
@@ -351,15 +346,6 @@ class _Core:
     def _drop(self, connection: Connection) -> None:
         self._busy.discard(connection)
         connection.close()
-
-    @contextlib.contextmanager
-    def _translate_connect_errors(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except TimedOut as error:
-            late = self._overdue(name)
-            late.add_note(f"while connecting: {error}")
-            raise late from None
 
     def connect(self, deadline: Deadline, check: Callable[[], None] | None = None) -> Connection:
         """Opens a connection; waits for the server to come up if that is wanted.
@@ -422,7 +408,9 @@ class _Core:
         if channel is None:
             with self._channel_lock:
                 if self._channel is None:
-                    self._channel = Channel(self.address, self.options, self.connect)
+                    self._channel = Channel(self.address, self.options, weakref.WeakMethod(self.connect))
+                    if self._stopped:
+                        self._channel.stop()
                 channel = self._channel
         return channel
 
@@ -448,7 +436,7 @@ class _Core:
             connection.shutdown()
         channel = self._channel
         if channel is not None:
-            channel.fail(errors.ProgramStopped(f"the program stopped while a call to {self.address} waited"))
+            channel.stop()
 
     def close(self, *, wait: bool = True) -> None:
         if self._closed:
@@ -464,6 +452,10 @@ class _Core:
                 self._idle.pop().close()
         if self._channel is not None:
             self._channel.close(wait=wait)
+
+    def __del__(self) -> None:
+        # Here and not in Client: a method taken from a client works on when that is gone.
+        self.close(wait=False)
 
 
 _cores: weakref.WeakSet[_Core] = weakref.WeakSet()

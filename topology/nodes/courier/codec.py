@@ -101,7 +101,7 @@ def encode_error(error: BaseException) -> Payload:
                 import cloudpickle
 
                 pickled = cloudpickle.dumps(error, _PROTOCOL)
-        except Exception:
+        except Exception:  # noqa: BLE001 - pickling runs any code; the text goes out in any case
             pickled = b""
     return pickle.dumps((name, _message(error), text, pickled), _PROTOCOL), ()
 
@@ -116,7 +116,7 @@ def decode_error(body: Buffer) -> Exception:
     if pickled:
         try:
             error = pickle.loads(pickled)
-        except Exception:  # any code may run here; the text is enough to go on with
+        except Exception:  # noqa: BLE001 - any code may run here; the text is enough to go on with
             error = None
     if not isinstance(error, Exception):
         error = errors.RemoteError(f"{name}: {message}", type_name=name, remote_traceback=text)
@@ -124,7 +124,7 @@ def decode_error(body: Buffer) -> Exception:
     return error
 
 
-class RemoteTraceback(Exception):  # noqa: N818 - it is no error of its own but the text of one
+class RemoteTraceback(Exception):
     """Shows the traceback of the other side above the local one."""
 
     def __str__(self) -> str:
@@ -134,7 +134,7 @@ class RemoteTraceback(Exception):  # noqa: N818 - it is no error of its own but 
 def _message(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:  # a user's __str__ may do anything
+    except Exception as broken:  # noqa: BLE001 - a user's __str__ may do anything
         return f"<{type(error).__name__}, whose __str__ raised {type(broken).__name__}>"
 
 
@@ -178,7 +178,7 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     kind = dtype.str if dtype.kind in _PLAIN_KINDS and not dtype.metadata else dtype
     if array.nbytes < _OUT_OF_BAND_BYTES:
         return _array, (bytearray(array.tobytes()), kind, array.shape, fortran)
-    return _array, (pickle.PickleBuffer(array.reshape(-1).view("u1")), kind, array.shape, fortran)
+    return _array, (pickle.PickleBuffer(array.reshape(-1).view("u1").data), kind, array.shape, fortran)
 
 
 _numpy_ndarray: Any = None

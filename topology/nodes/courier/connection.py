@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import struct
@@ -23,7 +24,7 @@ class NotDelivered(OSError):
     """The connection ended before the whole message was handed over: the peer cannot have acted on it."""
 
 
-class TimedOut(Exception):  # noqa: N818 - turned into DeadlineExceeded by the client, which knows what was asked
+class TimedOut(Exception):
     """The deadline passed."""
 
 
@@ -61,12 +62,13 @@ class Connection:
         try:
             if address.scheme == "tcp":
                 self._shake_hands(secret, deadline)
-            self._set_timeout(timeout_s)
+            self.set_timeout(timeout_s)
         except BaseException:
             self.close()
             raise
 
-    def _set_timeout(self, timeout_s: float | None) -> None:
+    def set_timeout(self, timeout_s: float | None) -> None:
+        """Limits every operation on the connection from now on."""
         self._timeout_s = timeout_s
         seconds = 0.0 if timeout_s is None else max(timeout_s, 1e-6)
         value = struct.pack("ll", int(seconds), round(seconds % 1 * 1e6))
@@ -76,7 +78,7 @@ class Connection:
     def _shake_hands(self, secret: bytes, deadline: Deadline) -> None:
         remaining = deadline.remaining()
         # A server that has bound its port but is stuck must not hold up a client that may try again elsewhere.
-        self._set_timeout(_HANDSHAKE_TIMEOUT_S if remaining is None else min(remaining, _HANDSHAKE_TIMEOUT_S))
+        self.set_timeout(_HANDSHAKE_TIMEOUT_S if remaining is None else min(remaining, _HANDSHAKE_TIMEOUT_S))
         handshake = ClientHandshake(secret)
         parts = handshake.hello()
         while not handshake.done:
@@ -178,10 +180,8 @@ class Connection:
 
     def shutdown(self) -> None:
         """Ends the conversation from any thread: whoever blocks on the connection wakes with an error."""
-        try:
+        with contextlib.suppress(OSError):  # it may have ended already
             self.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it has ended already
 
     def close(self) -> None:
         self.sock.close()

@@ -316,7 +316,7 @@ class Engine:
             sock = self._listener.accept()
         except OSError as error:
             if not self._stopping:
-                _logger.error("server %r cannot accept a connection: %s", self._name, error)
+                _logger.warning("server %r cannot accept a connection: %s", self._name, error)
                 time.sleep(_TICK_S)  # out of descriptors: the listener stays ready, and this must not spin
             return
         if sock is None:
@@ -378,7 +378,7 @@ class Engine:
                 method.took(time.monotonic() - began)
                 return
             parts = self._encode_reply(frame, method, result)
-        except BaseException as error:  # whatever a handler raises belongs to its caller
+        except BaseException as error:  # noqa: BLE001 - whatever a handler raises belongs to its caller
             method.errors += 1
             parts = encode(Kind.ERROR, frame.id, b"", *codec.encode_error(error))
         peer.send(parts)
@@ -403,9 +403,9 @@ class Engine:
                 error = done.exception()
             try:
                 if error is not None:
-                    raise error
+                    raise error  # noqa: TRY301 - gives it a traceback
                 parts = self._encode_reply(frame, method, done.result())
-            except BaseException as caught:  # as in _run
+            except BaseException as caught:  # noqa: BLE001 - as in _run
                 method.errors += 1
                 parts = encode(Kind.ERROR, frame.id, b"", *codec.encode_error(caught))
             peer.send(parts)

@@ -25,7 +25,7 @@ HANDSHAKE_BYTES = 1024
 _NONCE_BYTES = 32
 
 
-class Denied(Exception):  # noqa: N818 - an outcome of the protocol, turned into a CourierError by the caller
+class Denied(Exception):
     """The other side did not prove the secret, or did not accept our proof."""
 
 

@@ -35,11 +35,14 @@ def is_asynchronous(function: Callable[..., Any]) -> bool:
 class Method:
     """A handler and how long it takes."""
 
-    __slots__ = ("asynchronous", "average_s", "calls", "errors", "fast", "function", "name", "raw")
+    __slots__ = ("asynchronous", "average_s", "calls", "close", "errors", "fast", "function", "name", "raw")
 
     def __init__(self, name: str, function: Callable[..., Any], *, raw: bool = False) -> None:
         self.name = name
         self.function = getattr(function, "submit", function) if is_asynchronous(function) else function
+        self.close: Callable[[], None] | None = None
+        if raw or is_asynchronous(function):
+            self.close = getattr(function, "close", None)  # ends what waits behind the handler
         self.raw = raw
         self.asynchronous = raw or is_asynchronous(function)
         self.fast = self.asynchronous  # known by contract; of others nothing is known yet

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections import deque
@@ -22,9 +23,9 @@ _MAX_GATHER = 512  # below IOV_MAX
 class Peer:
     """A connection accepted by a server.
 
-    Reading is done by one thread at a time, the leader; sending by any. Bytes that the socket does not take at once wait
-    here and are written by the leader when it has room: a client that does not read holds up nobody. While too much is
-    under way, the server does not read from the connection, and so in the end the client blocks.
+    Reading is done by one thread at a time, the leader; sending by any. Bytes that the socket does not take at once
+    wait here and are written by the leader when it has room: a client that does not read holds up nobody. While too
+    much is under way, the server does not read from the connection, and so in the end the client blocks.
 
     Args:
         sock: non-blocking.
@@ -184,10 +185,8 @@ class Peer:
         """The leader reads the end that this makes, and closes."""
         self._outbox.clear()
         self._outbox_bytes = 0
-        try:
+        with contextlib.suppress(OSError):  # the other side may have been faster
             self.sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side was faster
         if self._interest != READ:
             self._interest = READ
             self._poller.change(self.fd, READ)

@@ -1,9 +1,9 @@
 """The callee's side: exposes functions to clients.
 
-One thread at a time, the leader, waits for all sockets and reads requests. A handler known to be fast runs right there:
-handing a request to another thread would cost more than the call. Before a handler that is slow, or not known yet, the
-leader passes leadership on to another thread of the pool, and runs the handler itself. When a handler thought to be fast
-blocks, the watchdog passes leadership on in its stead; it is awake only while there is traffic.
+One thread at a time, the leader, waits for all sockets and reads requests. A handler known to be fast runs right
+there: handing a request to another thread would cost more than the call. Before a handler that is slow, or not known
+yet, the leader passes leadership on to another thread of the pool, and runs the handler itself. When a handler thought
+to be fast blocks, the watchdog passes leadership on in its stead; it is awake only while there is traffic.
 
     idle clients            cost a file descriptor each, no thread
     thread_pool_size        handlers that run at a time; more calls wait in a queue, and their clients are not read from
@@ -23,7 +23,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Self
 
 from topology import errors
 from topology.nodes.courier import transport
@@ -38,8 +38,8 @@ __all__ = ["Server", "ServerOptions", "bind_object", "public_methods"]
 class Server:
     """Serves functions under names.
 
-    The address is taken by the constructor and clients are let in by `start`. Binding and unbinding take effect at once,
-    also while it runs.
+    The address is taken by the constructor and clients are let in by `start`. Binding and unbinding take effect at
+    once, also while it runs.
 
     Args:
         name: for threads and messages.
@@ -152,9 +152,8 @@ class Server:
         if engine is not None:
             engine.stop()
             for method in list(self._methods.values()):
-                close = getattr(method.function, "close", None) if method.asynchronous else None
-                if close is not None:
-                    close()
+                if method.close is not None:
+                    method.close()
             engine.join(timeout_s)
 
     def join(self, timeout_s: float | None = None) -> bool:
@@ -181,7 +180,7 @@ class Server:
         self._finished.set()
         self._state = threading.Lock()
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

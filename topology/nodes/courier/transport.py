@@ -25,6 +25,11 @@ __all__ = ["Address", "Listener", "connect", "fresh_unix_address", "parse_addres
 
 _BACKLOG = 4096
 _SOCKET_BUFFER_BYTES = 1 << 20
+_KEEPALIVE = {
+    getattr(socket, name): value
+    for name, value in {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}.items()
+    if hasattr(socket, name)
+}
 _MAX_UNIX_PATH = 107 if os.uname().sysname == "Linux" else 103
 
 
@@ -95,7 +100,10 @@ def tune(sock: socket.socket) -> None:
     if sock.family in {socket.AF_INET, socket.AF_INET6}:
         # The kernel sizes TCP's buffers by itself; a fixed size would only stop it.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # A machine that vanishes says nothing: ask after 15 s of silence, give up after another 15.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
     else:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
 
