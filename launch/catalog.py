@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
@@ -16,12 +17,12 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, final
+from typing import Any, cast, final
 
 import cloudpickle
 
 from launch.settings import Settings, nearest
-from topology.errors import ProgramError
+from topology.errors import ProgramError, TopologyError
 from topology.program import Program
 
 __all__ = ["GROUP", "Agent", "Listed", "find_agent", "list_agents"]
@@ -69,9 +70,9 @@ class Agent:
         """The program with these settings.
 
         Raises:
-            ProgramError: wrong settings, or the agent returned something else. What the agent raises goes through.
+            ProgramError: wrong settings, or the agent raised, or it returned something else.
         """
-        program = self.function() if not texts and not self.settings.fields else self.settings.call(texts)
+        program = self._call(lambda: self.settings.call(texts))
         if not isinstance(program, Program):
             raise ProgramError(
                 f"agent {self.name!r} returned {_short(program)}, not a topology Program: an agent is a function that "
@@ -85,8 +86,20 @@ class Agent:
         if make is None:
             return None
         settings = self.settings
-        options = make(settings.make_config(texts)) if settings.config else make(**settings.parse(texts))
-        return dict(options) if options is not None else None
+        if settings.config is None:
+            return cast(Mapping[str, Any], self._call(lambda: make(**settings.parse(texts))))
+        return cast(Mapping[str, Any], self._call(lambda: make(settings.make_config(texts))))
+
+    def _call(self, call: Callable[[], object]) -> object:
+        try:
+            return call()
+        except TopologyError:
+            raise
+        except ValueError as error:  # the agent refuses a setting, and says why
+            raise ProgramError(f"agent {self.name!r}: {error}") from error
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}{_place(error)}"
+            raise ProgramError(f"agent {self.name!r} raised {what}. TOPOLOGY_DEBUG=1 shows where") from error
 
 
 def list_agents() -> list[Listed]:
@@ -199,7 +212,7 @@ def _function(module: ModuleType, attribute: str, name: str) -> Callable[..., ob
     for part in attribute.split("."):
         value = getattr(value, part, None)
     if value is None:
-        own = [key for key, item in vars(module).items() if callable(item) and not key.startswith("_")]
+        own = [key for key, item in vars(module).items() if inspect.isfunction(item) and not key.startswith("_")]
         raise ProgramError(f"agent {name!r}: {module.__name__} has no function {attribute!r}{nearest(attribute, own)}")
     if not callable(value):
         raise ProgramError(f"agent {name!r}: {attribute} is {_short(value)}, not a function that returns a Program")

@@ -124,8 +124,7 @@ def draw_text(curve: Curve, *, width: int = 64, height: int = 10) -> str:
     previous: int | None = None
     for column, value in rows:
         row = round((high - value) / (high - low) * (4 * height - 1))
-        first, last = sorted((row, row if previous is None else previous))
-        for dot in range(first, last + 1):
+        for dot in _stroke(previous, row):
             canvas[dot // 4][column // 2] |= _DOTS[dot % 4][column % 2]
         previous = row
     ticks = {0: short_number(high), height // 2: short_number((low + high) / 2), height - 1: short_number(low)}
@@ -139,6 +138,13 @@ def draw_text(curve: Curve, *, width: int = 64, height: int = 10) -> str:
     return "\n".join(
         [f"{'':{margin}}  {curve.name}", *lines, f"{'':{margin}} └{'─' * width}", f"{'':{margin}}  {axis}"]
     )
+
+
+def _stroke(previous: int | None, row: int) -> range:
+    """The dots of one column that join it to the column before."""
+    if previous is None or previous == row:
+        return range(row, row + 1)
+    return range(previous + 1, row + 1) if row > previous else range(row, previous)
 
 
 def _limits(values: Sequence[float]) -> tuple[float, float]:

@@ -225,7 +225,7 @@ class RichView:
         size = self._console.size
         picture = render(watch, width=size.width, height=size.height - 2)
         hint = "Ctrl-C stops the run; twice, at once"
-        footer = Text(f"\n{watch.directory.path}  ·  {hint}", style="dim", no_wrap=True, overflow="ellipsis")
+        footer = Text(f"\n{hint}  ·  {watch.directory.path}", style="dim", no_wrap=True, overflow="ellipsis")
         self._live.update(Group(picture, footer), refresh=True)
 
     def close(self) -> None:

@@ -182,9 +182,9 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """`, did you mean 'x'?` for the names nearest to `name`; "" when none is near."""
+    """` (did you mean 'x'?)` for the names nearest to `name`; "" when none is near."""
     matches = difflib.get_close_matches(name, list(known), n=3, cutoff=0.5)
-    return f", did you mean {' or '.join(map(repr, matches))}?" if matches else ""
+    return f" (did you mean {' or '.join(map(repr, matches))}?)" if matches else ""
 
 
 def convert(text: str, annotation: Any) -> Any:

@@ -50,13 +50,16 @@ def print_summary(watch: RunWatch, console: Console) -> None:
         console.print(Text(draw_text(_presentable(curves[0]), width=width), no_wrap=True))
     places = [("curve", curve_place), ("logs", str(watch.directory.logs)), ("metrics", str(watch.directory.metrics))]
     console.print()
-    console.print(_table([(name, place) for name, place in places if place]))
+    for name, place in places:
+        if place:  # whole, however narrow the terminal: people copy it
+            console.print(f"[dim]{name:<18}[/dim]", end="")
+            console.print(place, markup=False, soft_wrap=True)
 
 
 def _table(rows: list[tuple[str, str]]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True, min_width=16)
-    table.add_column(overflow="fold")  # paths must survive a narrow terminal whole
+    table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
@@ -80,7 +83,7 @@ def _numbers(watch: RunWatch) -> list[tuple[str, str]]:
             rows.append((key.replace("_", " "), f"{series.latest:,.0f}{rate}"))
     rows += [(curve.name, _extremes(curve)) for curve in find_curves(watch.metrics)]
     if watch.problems:
-        rows.append(("warnings", f"{watch.problems} lines in the logs"))
+        rows.append(("warnings", f"{watch.problems} in the logs"))
     return rows
 
 

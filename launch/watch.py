@@ -64,10 +64,10 @@ class RunWatch:
         for path in sorted(self.directory.logs.glob("*.log")):
             tail = self._logs.setdefault(path.name, Tail(path))
             node = "/".join(path.stem.rpartition("-")[::2])
-            for line in tail.poll():
+            for line in map(clean, tail.poll()):
                 if _NOTABLE.search(line):
                     self.problems += 1
-                    self.warnings.append((node, clean(line)))
+                    self.warnings.append((node, line))
 
     @property
     def ended(self) -> bool:

@@ -1,0 +1,127 @@
+"""What `topology list` and `topology status` print: agents, their settings, runs."""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launch.catalog import GROUP, find_agent, list_agents
+from launch.live_view import duration, render
+from launch.run_directory import RunDirectory, default_base, list_runs
+from launch.settings import REQUIRED, Setting, describe_type
+from launch.summary import as_json as run_as_json
+from launch.watch import RunWatch, read_state
+from topology.clock import SYSTEM_CLOCK, Clock
+from topology.errors import LaunchError
+
+__all__ = ["print_agents", "print_runs", "print_settings", "print_status"]
+
+
+def _dump(console: Console, value: object) -> None:
+    console.print(json.dumps(value, indent=2, default=str), markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(*headers: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    for header in headers:
+        table.add_column(header, overflow="fold")
+    table.columns[0].no_wrap = True
+    return table
+
+
+def print_agents(console: Console, *, as_json: bool = False) -> None:
+    """Every agent that is installed, with its one line."""
+    agents = list_agents()
+    if as_json:
+        _dump(console, [asdict(agent) for agent in agents])
+        return
+    if not agents:
+        console.print(f"No installed package offers an agent (entry point group {GROUP!r}).", markup=False)
+        return
+    table = _table("agent", "what it is", "package")
+    for agent in agents:
+        table.add_row(Text(agent.name, style="bold"), Text(agent.description), Text(agent.package, style="dim"))
+    console.print(table)
+    console.print("\ntopology list AGENT shows its settings", style="dim", markup=False)
+
+
+def print_settings(name: str, console: Console, *, as_json: bool = False) -> None:
+    """What can be set on one agent, with types and defaults."""
+    agent = find_agent(name)
+    fields = agent.settings.fields
+    if as_json:
+        settings = [{"name": f.name, "type": describe_type(f.annotation), "default": _text(f)} for f in fields]
+        _dump(console, {"name": agent.name, "description": agent.description, "settings": settings})
+        return
+    console.print(Text(f"{agent.name}  ", style="bold") + Text(agent.description, style="not bold"))
+    table = _table("setting", "type", "default", "")
+    for field in fields:
+        kind = Text(describe_type(field.annotation), style="cyan")
+        table.add_row(field.name, kind, Text(_text(field)), Text(field.doc, style="dim"))
+    console.print()
+    console.print(table if fields else "It has no settings.")
+
+
+def _text(setting: Setting) -> str:
+    default: Any = setting.default
+    if default is REQUIRED:
+        return "(required)"
+    if isinstance(default, enum.Enum):
+        return str(default.value)
+    if isinstance(default, tuple | list) and all(isinstance(part, int | float | str) for part in default):
+        return ",".join(map(str, default))
+    return str(default)
+
+
+def print_runs(console: Console, *, as_json: bool = False, clock: Clock = SYSTEM_CLOCK) -> None:
+    """Every run in the base directory, the newest first."""
+    states = [(directory, state) for directory in list_runs() if (state := _state(directory)) is not None]
+    if as_json:
+        _dump(console, [{**state, "path": str(directory.path)} for directory, state in states])
+        return
+    if not states:
+        console.print(f"There are no runs in {default_base()}", markup=False, soft_wrap=True)
+        return
+    table = _table("run", "state", "started", "took", "nodes")
+    for directory, state in states:
+        started = float(state.get("started") or 0.0)
+        ended = state.get("ended") or (clock.time() if state["state"] in _GOING else None)
+        table.add_row(
+            directory.run_id,
+            Text(str(state["state"]), style="red" if state["state"] in ("failed", "lost") else ""),
+            datetime.fromtimestamp(started).strftime("%Y-%m-%d %H:%M"),
+            duration(float("nan") if ended is None else ended - started),
+            str(len(state.get("nodes", ()))),
+        )
+    console.print(table)
+
+
+_GOING = ("starting", "running", "stopping")
+
+
+def _state(directory: RunDirectory) -> dict[str, Any] | None:
+    try:
+        return read_state(directory)
+    except LaunchError:
+        return None  # removed while we looked, or not ours: a list shows what there is
+
+
+def print_status(directory: RunDirectory, console: Console, *, as_json: bool = False) -> None:
+    """One run as it is now."""
+    watch = RunWatch(directory)
+    watch.poll()
+    if as_json:
+        _dump(console, run_as_json(watch))
+        return
+    console.print(render(watch, width=console.width))
+    console.print()
+    if watch.state.get("error"):
+        console.print(f"error: {watch.state['error']}", markup=False, soft_wrap=True)
+    console.print(f"directory: {directory.path}", markup=False, soft_wrap=True)

@@ -1,0 +1,129 @@
+"""`topology launch`: from an agent's name to an exit code, with a view in between and a summary at the end."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+import typer
+from rich.console import Console
+
+import launch
+from launch import signals
+from launch.catalog import Agent, find_agent
+from launch.live_view import RichView, follow, make_view
+from launch.run import Run
+from launch.run_directory import RunDirectory
+from launch.summary import print_summary
+from launch.watch import RunWatch
+from topology.errors import LaunchError, TopologyError
+
+__all__ = ["LaunchRequest", "launch_agent"]
+
+INTERRUPTED = 130
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LaunchRequest:
+    """What the command line said beside the agent and its settings.
+
+    Attributes:
+        launch_type: "local_mp" or "local_mt".
+        seed: seed of the run; also given to an agent that has a setting of that name. None for the defaults.
+        run_directory: a new or empty directory; None for a new one under the default base.
+        terminal: where nodes print; None for their log files only.
+        live: redraw one view, or print lines; None for what suits the terminal.
+    """
+
+    launch_type: str = "local_mp"
+    seed: int | None = None
+    run_directory: Path | None = None
+    terminal: str | None = None
+    live: bool | None = None
+
+
+def launch_agent(name: str, texts: Mapping[str, str], request: LaunchRequest, console: Console) -> int:
+    """Runs an agent to its end, showing it; returns the exit code.
+
+    Raises:
+        ProgramError: there is no such agent, or it refuses its settings.
+        LaunchError: the platform refuses.
+    """
+    agent = find_agent(name)
+    texts = _with_seed(agent, texts, request.seed)
+    _check_directory(request.run_directory)
+    program = agent.build(texts)
+    options: dict[str, Any] = {"seed": request.seed} if request.seed is not None else {}
+    run = launch.launch(
+        program,
+        _launcher(agent, request),
+        local_resources=agent.local_resources(texts) if request.launch_type == "local_mp" else None,
+        terminal=request.terminal or "output_to_files",
+        run_directory=request.run_directory,
+        **options,
+    )
+    return _see_through(run, request, console)
+
+
+def _with_seed(agent: Agent, texts: Mapping[str, str], seed: int | None) -> Mapping[str, str]:
+    takes_seed = any(field.name == "seed" for field in agent.settings.fields)
+    return {"seed": str(seed), **texts} if takes_seed and seed is not None else texts
+
+
+def _launcher(agent: Agent, request: LaunchRequest) -> launch.Launcher | str:
+    if request.launch_type == "local_mp" and agent.preload:
+        return launch.Processes(preload=agent.preload)
+    return request.launch_type
+
+
+def _check_directory(path: Path | None) -> None:
+    if path is None or not path.exists():
+        return
+    if not path.is_dir():
+        raise LaunchError(f"--run-directory {path} is a file: give a new or an empty directory")
+    if any(path.iterdir()):
+        raise LaunchError(f"--run-directory {path} exists and is not empty: give a new or an empty directory")
+
+
+def _see_through(run: Run, request: LaunchRequest, console: Console) -> int:
+    """Shows the run until it has ended, then says how it went."""
+    watch = RunWatch(RunDirectory(run.run_directory))
+    # Nodes that print into this terminal would tear a picture apart.
+    live = request.live if request.terminal in (None, "output_to_files") else False
+    view = make_view(console, live=live)
+    if not isinstance(view, RichView):
+        console.print(f"run {run.run_id}: {run.run_directory}", markup=False, soft_wrap=True)
+    interrupted = False
+    try:
+        with signals.waiting():  # a signal stops the run; here it is raised when the run has ended
+            follow(watch, view, lambda timeout_s: run.wait(timeout=timeout_s, raise_error=False))
+    except KeyboardInterrupt:
+        interrupted = True
+    except SystemExit:
+        pass  # SIGTERM, from `topology stop`: stopped on purpose
+    finally:
+        view.close()
+        run.stop()
+    watch.poll()
+    print_summary(watch, console)
+    failed = _report_failure(run)
+    return INTERRUPTED if interrupted else int(failed)
+
+
+def _report_failure(run: Run) -> bool:
+    """Prints the failure of the run, its traceback last; returns whether there was one."""
+    try:
+        run.wait()
+    except TopologyError as error:
+        typer.echo(f"\nerror: {error}", err=True)
+        return True
+    except Exception as error:  # noqa: BLE001 - a node that ran as a thread: its own exception, of any type
+        typer.echo(f"\nerror: {type(error).__name__}: {error}\n", err=True)
+        traceback.print_exception(error, file=sys.stderr)
+        return True
+    return False

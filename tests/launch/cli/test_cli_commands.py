@@ -1,0 +1,146 @@
+"""The command: what it prints and how it exits, without launching anything."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from launch.cli import app
+from launch.run_directory import RunDirectory
+from topology import __version__
+
+STARTED = 1_700_000_000.0
+
+
+@pytest.fixture
+def call(agents: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.delenv("TOPOLOGY_DEBUG", raising=False)
+    runner = CliRunner()
+    return lambda *arguments: runner.invoke(app, list(arguments))
+
+
+def test_help_and_version(call: Callable[..., Result]) -> None:
+    assert f"topology {__version__}" in call("--version").stdout
+    text = call("--help").stdout
+    for command in ("list", "graph", "launch", "status", "logs", "stop"):
+        assert command in text
+
+
+def test_list_shows_agents_and_the_settings_of_one(call: Callable[..., Result]) -> None:
+    lines = call("list").stdout.splitlines()
+    assert any(line.split()[:2] == ["toy", "Counts"] for line in lines)
+    text = call("list", "toy").stdout
+    assert "what to play." in text
+    assert "how many actors play at once." in text
+    assert "64,64" in text
+    assert "one of 'end', 'wait', 'fail'" in text
+    assert {"name": "steps", "type": "int", "default": "20"} in json.loads(call("list", "toy", "--json").stdout)[
+        "settings"
+    ]
+    assert "toy" in [agent["name"] for agent in json.loads(call("list", "--json").stdout)]
+
+
+def test_graph_in_every_format(call: Callable[..., Result], tmp_path: Path) -> None:
+    assert "actor × 3" in call("graph", "toy", "--num-actors", "3").stdout
+    assert json.loads(call("graph", "toy", "--format", "json").stdout)
+    assert call("graph", "toy", "-f", "mermaid").stdout.startswith("flowchart")
+    assert "digraph" in call("graph", "toy", "-f", "dot").stdout
+    path = tmp_path / "graph.svg"
+    result = call("graph", "toy", "-f", "svg", "--output", str(path))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "<svg" in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["graph", "tyo"], 2, "error: unknown agent 'tyo' (did you mean 'toy'?)"),
+        (["launch", "tyo"], 2, "error: unknown agent 'tyo' (did you mean 'toy'?)"),
+        (["launch", "sick"], 2, "No module named 'no_such_module_anywhere'"),
+        (["launch", "toy", "-e", "doom"], 2, "error: agent 'toy': unknown environment 'doom': there is catch"),
+        (["launch", "toy", "--set", "stepz=3"], 2, "error: unknown setting 'stepz' (did you mean 'steps'?)"),
+        (["launch", "toy", "--set", "steps=many"], 2, "error: setting steps: expected int, got 'many'"),
+        (["launch", "toy", "--set", "steps"], 2, "error: --set takes key=value, got 'steps'"),
+        (["launch", "toy_agents.agent:nothing"], 2, "returned 3, not a topology Program"),
+        (["launch", "toy", "--num-actors", "0"], 2, "--num-actors"),
+        (["launch", "toy", "--speed", "9"], 2, "No such option"),
+        (["launch", "toy", "--launch-type", "local_xx"], 2, "local_mp"),
+        (["graph", "toy", "--output", "/no/such/directory/x"], 2, "No such file or directory"),
+        (["frobnicate"], 2, "No such command"),
+        (["status", "nothing"], 1, "error: No run is called 'nothing'"),
+        (["stop", "latest"], 1, "error: There are no runs in"),
+        (["logs", "nothing"], 1, "error: No run is called 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_message_without_a_traceback(
+    call: Callable[..., Result], arguments: list[str], code: int, message: str
+) -> None:
+    result = call(*arguments)
+    assert result.exit_code == code
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_debugging_shows_the_traceback(call: Callable[..., Result], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPOLOGY_DEBUG", "1")
+    result = call("graph", "toy_agents.agent:broken")
+    assert 'return {}["key"]' in result.stderr
+    assert "error: agent 'toy_agents.agent:broken' raised KeyError: 'key'" in result.stderr.splitlines()[-1]
+
+
+def test_status_lists_runs_and_shows_one(call: Callable[..., Result], make_run: Callable[..., RunDirectory]) -> None:
+    assert "There are no runs" in call("status").stdout
+    make_run("toy-a", state="finished", ended=STARTED + 65)
+    make_run("toy-b", started=STARTED + 9, pid=2**22 + 1)
+    rows = [line.split() for line in call("status").stdout.splitlines()]
+    assert [row[:2] for row in rows[1:]] == [["toy-b", "lost"], ["toy-a", "finished"]]
+    assert "1:05" in rows[2]
+    assert "● finished" in call("status", "toy-a").stdout
+    assert "was killed" in call("status", "latest").stdout
+    assert json.loads(call("status", "toy-a", "--json").stdout)["elapsed_s"] == 65
+    assert [run["state"] for run in json.loads(call("status", "--json").stdout)] == ["lost", "finished"]
+
+
+def test_logs_of_all_of_a_group_and_of_one(call: Callable[..., Result], make_run: Callable[..., RunDirectory]) -> None:
+    logs = {"actor-0": "one\ntwo\n", "actor-1": "three\n", "learner-0": "\x1b[31mfour\n"}
+    make_run("toy-a", state="finished", ended=STARTED, logs=logs)
+    assert call("logs", "toy-a").stdout == "actor/0 | one\nactor/0 | two\nactor/1 | three\nlearner/0 | four\n"
+    assert call("logs", "toy", "actor", "--tail", "1").stdout == "actor/0 | two\nactor/1 | three\n"
+    assert call("logs", "latest", "actor/0").stdout == "one\ntwo\n"
+    assert (
+        call("logs", "toy-a", "--follow", "--tail", "1").stdout == "actor/0 | two\nactor/1 | three\nlearner/0 | four\n"
+    )
+    result = call("logs", "toy-a", "critic")
+    assert result.exit_code == 1
+    assert "has no log of 'critic'. It has: actor/0, actor/1, learner/0" in result.stderr
+
+
+def test_stopping_what_has_ended_says_so(call: Callable[..., Result], make_run: Callable[..., RunDirectory]) -> None:
+    make_run("toy-a", state="failed", ended=STARTED)
+    make_run("toy-b", pid=2**22 + 1)
+    assert call("stop", "toy-a").stdout == "toy-a: failed\n"
+    assert call("stop", "toy-b", "--now").stdout == "toy-b: lost\n"
+
+
+def test_the_command_starts_at_once_and_loads_nothing_heavy(agents: Path) -> None:
+    heavy = ("jax", "numpy", "matplotlib", "toy_agents", "hypothesis")
+    script = (
+        "import sys; from launch.cli import app\n"
+        "try: app(sys.argv[1:])\n"
+        f"finally: print([name for name in {heavy} if name in sys.modules])"
+    )
+    for arguments in (["--help"], ["list"], ["status"]):
+        begin = time.perf_counter()
+        result = subprocess.run(
+            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=20, check=True
+        )
+        assert result.stdout.splitlines()[-1] == "[]"
+        assert time.perf_counter() - begin < 10  # 0.2 s here; a loaded CI machine is not what is tested

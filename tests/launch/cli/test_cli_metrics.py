@@ -1,0 +1,107 @@
+"""Reading what nodes write, while they write it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launch.metrics import Metrics, Series, Tail
+
+
+def test_a_tail_gives_each_whole_line_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = Tail(path)
+    assert list(tail.poll()) == []
+    path.write_bytes(b"one\ntw")
+    assert list(tail.poll()) == ["one"]
+    with path.open("ab") as file:
+        file.write(b"o\r\nthree")
+    assert list(tail.poll()) == ["two"]
+    assert list(tail.poll()) == []
+
+
+def test_a_tail_begins_again_when_the_file_was_cut(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("a long first line\n")
+    tail = Tail(path)
+    list(tail.poll())
+    path.write_text("new\n")
+    assert list(tail.poll()) == ["new"]
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n\r", codec="utf-8")), max_size=20), st.integers(1, 7))
+def test_a_tail_gives_the_lines_however_they_are_cut(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], size: int
+) -> None:
+    path = tmp_path_factory.mktemp("tail") / "log"
+    data = "".join(line + "\n" for line in lines).encode()
+    tail, read = Tail(path), list[str]()
+    for start in range(0, len(data), size):
+        with path.open("ab") as file:
+            file.write(data[start : start + size])
+        read += tail.poll()
+    assert read == lines
+
+
+def test_metrics_are_filed_by_group_node_and_key(tmp_path: Path) -> None:
+    (tmp_path / "my-actor-1.jsonl").write_text('{"time": 1, "x": 2}\n{"time": 2, "x": 4, "name": "a", "ok": true}\n')
+    (tmp_path / "my-actor-0.jsonl").write_text('{"time": 1, "x": 10}\n')
+    (tmp_path / "readme.jsonl").write_text('{"time": 1, "x": 10}\n')
+    metrics = Metrics(tmp_path)
+    metrics.poll()
+    assert list(metrics.groups) == ["my-actor"]
+    assert metrics.keys("my-actor") == ["x"]
+    assert metrics.groups["my-actor"][1]["x"].latest == 4
+    assert metrics.mean("x") == 6.5
+    assert metrics.mean("x", count=1) == 7
+    assert math.isnan(metrics.mean("y"))
+    assert metrics.span() == (1, 2)
+
+
+@pytest.mark.parametrize("line", ["{", "3", "null", '{"x": 1}', '{"time": "soon"}', "\x00\x00", ""])
+def test_a_broken_line_is_counted_and_skipped(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a-0.jsonl").write_text(line + "\n" + json.dumps({"time": 1, "x": 1}) + "\n")
+    metrics = Metrics(tmp_path)
+    metrics.poll()
+    assert metrics.malformed == 1
+    assert metrics.groups["a"][0]["x"].latest == 1
+
+
+def test_a_counter_is_that_of_the_counter_group(tmp_path: Path) -> None:
+    (tmp_path / "actor-0.jsonl").write_text('{"time": 1, "steps": 99, "own": 3}\n')
+    (tmp_path / "actor-1.jsonl").write_text('{"time": 1, "own": 5}\n')
+    (tmp_path / "counter-0.jsonl").write_text('{"time": 1, "steps": 50}\n')
+    metrics = Metrics(tmp_path)
+    metrics.poll()
+    steps, own = metrics.counter("steps"), metrics.counter("own")
+    assert steps is not None
+    assert own is not None
+    assert (steps.latest, own.latest) == (50, 5)
+    assert metrics.counter("none") is None
+
+
+def test_a_rate_is_the_growth_over_the_last_points() -> None:
+    series = Series()
+    assert math.isnan(series.rate())
+    for second in range(1000):
+        series.append(second / 10, second * (1 if second < 500 else 3))
+    assert series.rate() == pytest.approx(30, rel=0.01)
+
+
+@given(st.integers(0, 5000))
+def test_history_is_bounded_and_keeps_the_whole_span(count: int) -> None:
+    series = Series()
+    for index in range(count):
+        series.append(index, index)
+    assert len(series.times) == len(series.values) <= 512
+    assert list(series.times) == list(series.values)
+    if count:
+        assert series.times[0] == 0
+        assert series.times[-1] >= count - 1 - 2 * max(1, count // 256)
+        steps = {b - a for a, b in zip(series.times, series.times[1:], strict=False)}
+        assert len(steps) <= 1  # evenly thinned

@@ -1,0 +1,169 @@
+"""The view of a run, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from launch.live_view import PlainView, RichView, duration, follow, headline, make_view, progress_line, render
+from launch.run_directory import RunDirectory
+from launch.watch import RunWatch
+from topology.clock import SystemClock
+from topology.errors import LaunchError
+
+STARTED = 1_700_000_000.0
+METRICS: dict[str, list[dict[str, Any]]] = {
+    "counter-0": [
+        {"time": STARTED + i, "actor_steps": 100 * i, "learner_steps": 10 * i, "progress": i / 100} for i in range(41)
+    ],
+    "actor-0": [{"time": STARTED + i, "episode_return": 0.5, "steps_per_second": 25.0} for i in range(40)],
+    "evaluator-0": [{"time": STARTED + i, "evaluator_return": i / 40, "actor_steps": 100 * i} for i in range(0, 40, 4)],
+    "learner-0": [{"time": STARTED + 40, "loss": 0.0123, "replay_size": 4000}],
+}
+NODES = (("counter", 0, "running"), ("actor", 0, "running"), ("actor", 1, "failed"), ("learner", 0, "running"))
+
+
+class At:
+    """A clock that stands still."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now = STARTED + seconds
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing here sleeps")
+
+    wait_for = SystemClock.wait_for
+
+
+def watch_of(directory: RunDirectory, seconds: float = 40) -> RunWatch:
+    watch = RunWatch(directory, clock=At(seconds))  # type: ignore[arg-type]
+    watch.poll()
+    return watch
+
+
+def drawn(watch: RunWatch, width: int = 100, height: int = 40) -> str:
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    console.print(render(watch, width=width, height=height))
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+def test_the_line_says_everything_that_matters(make_run: Callable[..., RunDirectory]) -> None:
+    watch = watch_of(make_run(metrics=METRICS, nodes=NODES, logs={"actor-0": "hello\nWARNING: slow\n"}))
+    assert progress_line(watch) == (
+        "   0:40 running 40% | left 1:00 | actor steps 4,000 (100/s) | learner steps 400 (10/s) | evaluator return 0.9"
+        " | episode return 0.5 | replay size 4,000 | nodes 3/4 running, 1 failed | warnings 1"
+    )
+
+
+def test_the_picture_has_the_figures_the_groups_the_curve_and_the_warnings(
+    make_run: Callable[..., RunDirectory],
+) -> None:
+    logs = {"actor-0": "hello\n\x1b[31mWARNING:root: slow\x1b[0m\n", "learner-0": "ValueError: broken [bold]\nnoise\n"}
+    text = drawn(watch_of(make_run(metrics=METRICS, nodes=NODES, logs=logs)))
+    for part in ("toy", "● running", "40%", "0:40 elapsed", "~1:00 left", "4,000", "100/s", "best 0.9", "loss 0.0123"):
+        assert part in text
+    assert "actor/0 | WARNING:root: slow" in text
+    assert "learner/0 | ValueError: broken [bold]" in text
+    assert "3/4" not in text  # by group in the picture
+    assert "1/2 running, 1 failed" in text
+    assert "hello" not in text
+    assert "⠀" in text  # the curve
+    assert "steps_per_second 25" in text
+
+
+@pytest.mark.parametrize(("width", "height"), [(100, 40), (60, 16), (30, 10)])
+def test_no_line_is_wider_than_the_terminal(make_run: Callable[..., RunDirectory], width: int, height: int) -> None:
+    text = drawn(watch_of(make_run(metrics=METRICS, nodes=NODES)), width, height)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_other_agents_have_other_groups_and_keys(make_run: Callable[..., RunDirectory]) -> None:
+    metrics = {"trainer-0": [{"time": STARTED, "kl": 0.5, "reward": 3}], "executor-0": [{"time": STARTED, "fps": 60}]}
+    watch = watch_of(make_run(metrics=metrics, nodes=(("trainer", 0, "running"), ("executor", 0, "running"))))
+    text = drawn(watch)
+    assert headline(watch) == []
+    assert "trainer" in text
+    assert "kl 0.5   reward 3" in text
+    assert "fps 60" in text
+    assert progress_line(watch) == "   0:40 running | nodes 2/2"
+
+
+def test_a_run_without_metrics_is_shown(make_run: Callable[..., RunDirectory]) -> None:
+    watch = watch_of(make_run(), seconds=5)
+    assert "no metrics yet" in drawn(watch)
+    assert progress_line(watch) == "   0:05 running | nodes 2/2"
+
+
+def test_a_run_without_a_launcher_is_lost(make_run: Callable[..., RunDirectory]) -> None:
+    watch = watch_of(make_run(pid=2**22 + 1, metrics=METRICS), seconds=9999)
+    assert watch.state["state"] == "lost"
+    assert watch.ended
+    assert watch.elapsed_s == 40  # until the last sign of life
+
+
+def test_an_ended_run_takes_no_longer(make_run: Callable[..., RunDirectory]) -> None:
+    watch = watch_of(make_run(state="finished", ended=STARTED + 7, metrics=METRICS), seconds=9999)
+    assert watch.elapsed_s == 7
+    assert "left" not in progress_line(watch)
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match="is not the directory of a run"):
+        RunWatch(RunDirectory(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (725, "12:05"), (3723, "1:02:03"), (float("nan"), "–")]
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_pipe_gets_lines_without_control_characters(make_run: Callable[..., RunDirectory]) -> None:
+    stream = io.StringIO()
+    view = make_view(Console(file=stream))
+    assert isinstance(view, PlainView)
+    view.show(watch_of(make_run(metrics=METRICS, logs={"actor-0": "ERROR \x1b[2J\n"})))
+    view.close()
+    assert stream.getvalue().count("\n") == 1
+    assert all(character.isprintable() for character in stream.getvalue().rstrip("\n"))
+
+
+def test_a_terminal_gets_one_picture_that_is_redrawn(make_run: Callable[..., RunDirectory]) -> None:
+    stream = io.StringIO()
+    view = make_view(Console(file=stream, force_terminal=True, width=80, height=24))
+    assert isinstance(view, RichView)
+    watch = watch_of(make_run(metrics=METRICS))
+    view.show(watch)
+    view.show(watch)
+    view.close()
+    view.close()
+    assert "\x1b[1A" in stream.getvalue()  # went up again, over its first picture
+    assert "Ctrl-C stops the run" in stream.getvalue()
+
+
+def test_following_shows_until_the_end_and_once_more(make_run: Callable[..., RunDirectory]) -> None:
+    shown: list[str] = []
+    waited: list[float] = []
+    answers = iter([False, False, True])
+    clock = At(0)
+
+    def wait(timeout_s: float) -> bool:
+        waited.append(timeout_s)
+        clock.now += timeout_s
+        return next(answers)
+
+    watch = RunWatch(make_run(metrics=METRICS), clock=clock)  # type: ignore[arg-type]
+    follow(watch, PlainView(shown.append), wait, clock=clock)  # type: ignore[arg-type]
+    assert waited == [0, 5, 5]
+    assert [line.split()[0] for line in shown] == ["0:00", "0:05", "0:10"]
