@@ -117,6 +117,7 @@ class ChildCounter:
         self._pending: dict[str, int] = {}
         self._totals: dict[str, int] = {}
         self._thread: threading.Thread | None = None
+        self._due_s = 0.0
         self._closed = False
         self._error: Exception | None = None
 
@@ -187,6 +188,7 @@ class ChildCounter:
             for name, count in counts.items():
                 self._pending[name] = self._pending.get(name, 0) + int(count)
             if was_empty and self._max_delay_s:
+                self._due_s = self._clock.monotonic() + self._max_delay_s
                 self._wake_sender()
         if not self._max_delay_s:
             self.flush()
@@ -201,7 +203,7 @@ class ChildCounter:
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._pending or self._closed)
-                self._clock.wait_for(self._changed, lambda: self._closed, self._max_delay_s)
+                self._clock.wait_for(self._changed, lambda: self._closed, self._due_s - self._clock.monotonic())
                 if self._closed:
                     return  # close() hands on the rest, in the thread that can hear of a failure
             try:
