@@ -55,7 +55,7 @@ class View(Protocol):
         """Shows the state of now."""
 
     def close(self) -> None:
-        """Takes the view off the screen, or leaves its last picture. The second call does nothing."""
+        """Takes the view off the screen; lines stay. The second call does nothing."""
 
 
 def duration(seconds: float) -> str:
@@ -217,8 +217,8 @@ class RichView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        # Redrawn by `show` only: a second thread would draw while a node's failure is printed.
-        self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+        # Drawn by `show`, not by a timer: nothing to draw between two polls. What else this process prints goes above.
+        self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
 
     def show(self, watch: RunWatch) -> None:
