@@ -1,0 +1,110 @@
+"""`launch()`: the front door of this package."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launch.launch_types import LaunchType, flag_value, parse_launch_type
+from launch.plan import DEFAULT_NOTICE_S, Launcher, LaunchOptions
+from launch.processes import Processes
+from launch.python_process import PythonProcess
+from launch.run import Run
+from launch.threads import Threads
+from topology.errors import ProgramError
+from topology.program import Program
+
+__all__ = ["launch"]
+
+
+def launch(
+    programs: Program | Sequence[Program],
+    launch_type: LaunchType | str | Launcher | None = None,
+    xm_resources: object = None,
+    local_resources: Mapping[str, PythonProcess | Mapping[str, Any]] | None = None,
+    test_case: unittest.TestCase | None = None,
+    terminal: str | None = None,
+    *,
+    serialize_py_nodes: bool | None = None,
+    controller_xm_requirements: object = None,
+    run_directory: str | Path | None = None,
+    seed: int = 0,
+    termination_notice_s: float | None = None,
+    restarts: Mapping[str, int] | None = None,
+) -> Run:
+    """Deploys a program and returns while it runs.
+
+    Example:
+        >>> import topology as lp
+        >>> program = lp.make_program(lp.PyNode(print, "hello"))
+        >>> launch(program, "test_mt").wait()
+        hello
+        True
+
+    Args:
+        programs: the program, or a list with one.
+        launch_type: `LaunchType`, its value ("local_mt", "local_mp", "test_mt", "test_mp"), or a launcher such as
+            `Processes(preload=("numpy",))`. None is the flag --lp_launch_type where absl's flags are parsed, else local_mt.
+        xm_resources: accepted as Launchpad's programs give it; means nothing on one machine.
+        local_resources: by label, how the processes of that group are started.
+        test_case: stops the program when this test ends.
+        terminal: where output goes; see `launch.terminals`. None: $LAUNCHPAD_LAUNCH_LOCAL_TERMINAL, else this terminal.
+        serialize_py_nodes: True refuses nodes that could not travel to another process, also where they need not.
+            None: for test_mt.
+        controller_xm_requirements: as xm_resources.
+        run_directory: where the run keeps its files; None for a new directory.
+        seed: of the run. Every node's own seed derives from it.
+        termination_notice_s: how long nodes may take to end after a stop; None: --lp_termination_notice_secs, else 10.
+        restarts: by label, how often a failed node is started again before the failure counts.
+
+    Raises:
+        ProgramError: the program or a label is wrong; lists every fault. Nothing was started.
+        LaunchError: the platform refused. Nothing is left running.
+    """
+    del xm_resources, controller_xm_requirements
+    launcher, kind = _launcher(launch_type)
+    if termination_notice_s is None:
+        termination_notice_s = flag_value("lp_termination_notice_secs")
+    options = LaunchOptions(
+        launch_type=kind.value,
+        resources={label: PythonProcess.of(value) for label, value in (local_resources or {}).items()},
+        restarts=dict(restarts or {}),
+        seed=seed,
+        termination_notice_s=DEFAULT_NOTICE_S if termination_notice_s is None else termination_notice_s,
+        run_directory=None if run_directory is None else Path(run_directory).expanduser().absolute(),
+        temporary=kind.is_test,
+        terminal=terminal,
+        check_serializable=kind is LaunchType.TEST_MULTI_THREADING
+        if serialize_py_nodes is None
+        else serialize_py_nodes,
+    )
+    run = launcher.deploy(launcher.plan(_one_program(programs), options))
+    if test_case is not None:
+        test_case.addCleanup(run.stop, "the test ended")
+    return run
+
+
+def _launcher(launch_type: LaunchType | str | Launcher | None) -> tuple[Launcher, LaunchType]:
+    if isinstance(launch_type, Launcher):
+        kind = (
+            LaunchType.LOCAL_MULTI_THREADING if isinstance(launch_type, Threads) else LaunchType.LOCAL_MULTI_PROCESSING
+        )
+        return launch_type, kind
+    kind = parse_launch_type(launch_type)
+    if kind in (LaunchType.LOCAL_MULTI_THREADING, LaunchType.TEST_MULTI_THREADING):
+        return Threads(), kind
+    return Processes(), kind
+
+
+def _one_program(programs: Program | Sequence[Program]) -> Program:
+    if isinstance(programs, Program):
+        return programs
+    found = list(programs)
+    if len(found) == 1 and isinstance(found[0], Program):
+        return found[0]
+    raise ProgramError(
+        f"launch() takes one program, or a list with one, got {found!r}: call launch() once for each; "
+        "programs in one process do not disturb one another"
+    )

@@ -1,0 +1,72 @@
+"""The end of the script: `lp.launch(program)` as the last line means that the script lasts as long as the program.
+
+Runs before Python shuts its thread pools down, so that nodes which are threads keep working. A failure that nobody
+waited for is printed, and is the exit code. After an uncaught error in the script the programs are stopped.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401 - registers its own hook, which must run after ours
+import os
+import sys
+import threading
+import traceback
+from typing import Protocol
+
+__all__ = ["wait_for"]
+
+
+class _Waitable(Protocol):
+    def wait(self, *, raise_error: bool) -> bool: ...
+
+    def stop(self, reason: str) -> bool: ...
+
+    def unreported_failure(self) -> BaseException | None: ...
+
+    def is_settled(self) -> bool: ...
+
+
+_runs: list[tuple[int, _Waitable]] = []
+_registered = False
+
+
+def wait_for(run: _Waitable) -> None:
+    """Makes the end of this process wait for `run`."""
+    global _registered
+    _runs[:] = [(pid, known) for pid, known in _runs if not known.is_settled()]
+    _runs.append((os.getpid(), run))
+    if not _registered:
+        _registered = True
+        # Private, but what concurrent.futures uses: there is no public hook before the threads are joined.
+        getattr(threading, "_register_atexit", atexit.register)(_finish)
+
+
+def _finish() -> None:
+    runs = [run for pid, run in _runs if pid == os.getpid()]
+    failures: list[BaseException] = []
+    for run in runs:
+        if _script_failed():
+            run.stop("the script that launched the program failed")
+        else:
+            run.wait(raise_error=False)
+        failure = run.unreported_failure()
+        if failure is not None:
+            failures.append(failure)
+    if failures and not _script_failed():
+        _exit_with(failures)
+
+
+def _script_failed() -> bool:
+    return getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
+
+
+def _exit_with(failures: list[BaseException]) -> None:
+    """Prints the failures and ends with exit code 1, after everybody else's exit functions."""
+    for failure in failures:
+        traceback.print_exception(failure)
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(1)

@@ -1,0 +1,194 @@
+"""The main function of a node's process."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import faulthandler
+import io
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, final
+
+from launch.channel import Channel
+from launch.outcome import Outcome, outcome_of
+from topology.context import NodeContext, StopToken, set_process_context
+from topology.executable import Executable
+
+__all__ = ["Setup", "main"]
+
+_FAILED_EXIT_S = 5.0  # for the exit functions of a node that failed
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a launcher tells a node's process.
+
+    Attributes:
+        context: fields of the node's context, but for those that only the process can make.
+        payload: the entry, pickled. It is read last, when everything its imports may look at is in place.
+        module_path: `sys.path` of the launching script.
+        argv: `sys.argv` of the node.
+        parse_flags: the launching script parsed absl's flags, so nodes may read them.
+        directory: working directory.
+        notice_s: for what the node launches itself.
+    """
+
+    context: dict[str, Any]
+    payload: bytes
+    module_path: Sequence[str]
+    argv: Sequence[str]
+    parse_flags: bool
+    directory: str
+    notice_s: float
+    process: Any = field(default=None)
+
+    def dumps(self) -> bytes:
+        """For `loads`. The payload stays opaque."""
+        return pickle.dumps(self, protocol=5)
+
+
+def main(channel: Channel, setup_file: int) -> int:
+    """Runs one node and returns the exit code; the caller must end the process with it at once."""
+    with open(setup_file, "rb", closefd=True) as file:
+        file.seek(0)
+        setup: Setup = pickle.load(file)
+    _prepare(setup)
+    node = _Node(channel, setup)
+    threading.Thread(target=node.listen, name="launcher", daemon=True).start()
+    return node.run()
+
+
+def _prepare(setup: Setup) -> None:
+    sys.argv = list(setup.argv)
+    own = [part for part in sys.path if part not in setup.module_path]
+    sys.path[:] = [*setup.module_path, *own]
+    with contextlib.suppress(OSError):  # it may have gone; then the one of the fork server must do
+        os.chdir(setup.directory)
+    sys.stdout = sys.__stdout__ = _line_writer(1)  # type: ignore[misc]  # as they are made at an interpreter's start
+    sys.stderr = sys.__stderr__ = _line_writer(2)  # type: ignore[misc]
+    faulthandler.enable()
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        numpy_random.seed()  # forks of one process would all draw the same numbers
+
+
+def _line_writer(descriptor: int) -> io.TextIOWrapper:
+    raw = open(descriptor, "wb", closefd=False)
+    return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def _join_threads() -> None:
+    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does at the end of its processes
+
+
+@final
+class _Node:
+    def __init__(self, channel: Channel, setup: Setup) -> None:
+        self._channel = channel
+        self._setup = setup
+        self._stop = StopToken(self._request_stop)
+        self._announced = False  # our own mark: asking the token would make the node look aware of the stop
+        self._in_user_code = False
+        self._interrupts = 0
+        self._main_thread = threading.main_thread().ident or 0
+        self.context = NodeContext(**setup.context, stop=self._stop, run_in_processes=self._run_in_processes)
+
+    def run(self) -> int:
+        """The main thread's part."""
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        set_process_context(self.context)
+        outcome = self._run_entry()
+        self._channel.send(
+            {
+                "event": "outcome",
+                "failed": outcome.failed,
+                "message": outcome.message,
+                "exit_code": outcome.exit_code,
+                "remote_traceback": outcome.remote_traceback,
+                "secondary": outcome.secondary,
+            }
+        )
+        self._finish(failed=outcome.failed)
+        return outcome.exit_code or 0
+
+    def _run_entry(self) -> Outcome:
+        error: BaseException | None = None
+        try:
+            self._in_user_code = True
+            self._entry()
+            self._in_user_code = False
+        except BaseException as raised:  # noqa: BLE001 - told to the launcher, which judges it
+            self._in_user_code = False
+            error = raised
+        return outcome_of(error, stopping=self._announced, skip_frames=2)
+
+    def _entry(self) -> None:
+        entry = pickle.loads(self._setup.payload)
+        if self._setup.parse_flags and (absl_flags := sys.modules.get("absl.flags")) is not None:
+            absl_flags.FLAGS(sys.argv, known_only=True)
+        entry()
+
+    def _finish(self, *, failed: bool) -> None:
+        """What the end of a Python process does: waits for the user's threads, then calls exit functions.
+
+        After a failure nothing is waited for, or the program would hear of it late. The stop's interrupt ends this, too.
+        """
+        if failed:
+            timer = threading.Timer(_FAILED_EXIT_S, os._exit, [1])
+            timer.daemon = True
+            timer.start()
+        try:
+            self._in_user_code = True
+            if not failed:
+                _join_threads()
+            atexit._run_exitfuncs()
+            self._in_user_code = False
+        except SystemExit:
+            pass
+        self._in_user_code = False
+
+    def listen(self) -> None:
+        """What the launcher says, until it is gone."""
+        for message in self._channel.messages():
+            match message["do"]:
+                case "stop":
+                    self._announce(message["reason"])
+                case "nudge":
+                    if not self._stop.observed:
+                        self._interrupt()
+                case "interrupt":
+                    self._interrupt()
+        self._announce("the launcher is gone")
+        self._interrupt()
+
+    def _announce(self, reason: str) -> None:
+        self._announced = True
+        self._stop.set(reason)
+
+    def _interrupt(self) -> None:
+        """Raises `SystemExit` in the main thread, also inside a sleep or a blocking read."""
+        self._interrupts += 1
+        signal.pthread_kill(self._main_thread, signal.SIGTERM)
+
+    def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
+        if not self._interrupts:
+            # Not from us: somebody wants this process to end, and what is good for one is good for all.
+            self._request_stop(f"{self.context.name} received SIGTERM")
+        elif self._in_user_code:
+            raise SystemExit
+
+    def _request_stop(self, reason: str) -> None:
+        if not self._channel.send({"event": "stop_requested", "reason": reason}):
+            self._announce(reason)
+
+    def _run_in_processes(self, executables: Sequence[Executable]) -> None:
+        from launch.nested import run_nested
+
+        run_nested(executables, self.context, self._setup.process, self._setup.notice_s)

@@ -1,0 +1,119 @@
+"""How a node ended, and whether that is a failure."""
+
+from __future__ import annotations
+
+import signal
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import final
+
+from topology.errors import ConnectionBroken, CourierError, NodeFailed
+
+__all__ = ["CLEAN", "Outcome", "describe_exit", "node_failed", "outcome_of"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How one run of a node ended.
+
+    Attributes:
+        failed: whether that is a failure.
+        message: one line: what happened.
+        exit_code: of the process (negative: the signal), or what it would have been.
+        remote_traceback: as Python prints it; "" when there is none.
+        secondary: it failed since another node went away, so that one's failure is the one to read.
+        error: the exception itself, where the node ran in this process.
+    """
+
+    failed: bool = False
+    message: str = ""
+    exit_code: int | None = 0
+    remote_traceback: str = ""
+    secondary: bool = False
+    error: BaseException | None = field(default=None, compare=False)
+
+
+CLEAN = Outcome()
+
+
+def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int = 0) -> Outcome:
+    """Judges what a node's entry raised (None: it returned).
+
+    A remote call that fails after the stop was announced is a clean end: the other side went first.
+
+    Args:
+        error: what it raised.
+        stopping: whether the stop had been announced.
+        skip_frames: frames of ours to leave out at the top of the traceback.
+    """
+    if error is None:
+        return CLEAN
+    chain = list(_chain(error))
+    if stopping and any(isinstance(part, CourierError) for part in chain):
+        return CLEAN
+    if isinstance(error, SystemExit):
+        return _of_exit(error)
+    _skip_frames(error, skip_frames)
+    return Outcome(
+        failed=True,
+        message="".join(traceback.format_exception_only(error)).strip().splitlines()[-1],
+        exit_code=1,
+        remote_traceback="".join(traceback.format_exception(error)),
+        secondary=any(isinstance(part, ConnectionBroken) for part in chain),
+        error=error,
+    )
+
+
+def _of_exit(error: SystemExit) -> Outcome:
+    if error.code is None or error.code == 0:
+        return CLEAN
+    if isinstance(error.code, int):
+        return Outcome(failed=True, message=f"it exited with code {error.code}", exit_code=error.code, error=error)
+    return Outcome(failed=True, message=f"it exited: {error.code}", exit_code=1, error=error)
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    waiting, seen = [error], set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        linked = (part.__cause__, None if part.__suppress_context__ else part.__context__)
+        waiting += [link for link in linked if link is not None]
+        if isinstance(part, BaseExceptionGroup):
+            waiting += part.exceptions
+
+
+def _skip_frames(error: BaseException, count: int) -> None:
+    trace: TracebackType | None = error.__traceback__
+    for _ in range(count):
+        if trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+    error.__traceback__ = trace
+
+
+def describe_exit(exit_code: int) -> str:
+    """One line on the exit code of a process that did not say why it ended."""
+    if exit_code >= 0:
+        return f"its process exited with code {exit_code}"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    return f"its process was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+
+
+def node_failed(label: str, index: int, outcome: Outcome) -> NodeFailed:
+    """The error that says so in the launching script."""
+    return NodeFailed(
+        f"Node {label}/{index} failed: {outcome.message}",
+        label=label,
+        index=index,
+        exit_code=outcome.exit_code,
+        remote_traceback=outcome.remote_traceback,
+    )

@@ -1,0 +1,129 @@
+"""What a launcher is about to do, as data: the same program and options give an equal plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
+
+from launch.python_process import PythonProcess
+from launch.supervisor import RestartPolicy
+from topology.context import derive_seeds
+from topology.errors import LaunchError
+from topology.executable import Executable
+from topology.program import Program
+
+if TYPE_CHECKING:
+    from launch.run import Run
+
+__all__ = ["DEFAULT_NOTICE_S", "LaunchOptions", "Launcher", "Plan", "PlannedNode", "make_plan"]
+
+DEFAULT_NOTICE_S = 10.0
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """What `launch()` was asked for, beside the program and the launcher.
+
+    Attributes:
+        launch_type: what nodes see in their context, e.g. "local_mp".
+        resources: how the processes of a group are started, by label.
+        restarts: how often a failed node of a group is started again, by label; adds to what the node itself says.
+        seed: seed of the run; every node's own seed derives from it.
+        termination_notice_s: how long nodes may take to end after a stop.
+        run_directory: where the run keeps its files; None for a new directory under the default base.
+        temporary: the run directory goes when the run ends.
+        terminal: where output goes: one of `launch.terminals.TERMINALS`; None for the environment's choice.
+        check_serializable: refuse nodes that cannot travel, also where they need not.
+    """
+
+    launch_type: str
+    resources: Mapping[str, PythonProcess] = field(default_factory=dict)
+    restarts: Mapping[str, int] = field(default_factory=dict)
+    seed: int = 0
+    termination_notice_s: float = DEFAULT_NOTICE_S
+    run_directory: Path | None = None
+    temporary: bool = False
+    terminal: str | None = None
+    check_serializable: bool = False
+
+    def __post_init__(self) -> None:
+        if self.termination_notice_s < 0:
+            raise LaunchError(f"termination_notice_s must be at least 0, got {self.termination_notice_s}")
+        for label, count in self.restarts.items():
+            if count < 0:
+                raise LaunchError(f"restarts[{label!r}] must be at least 0, got {count}")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PlannedNode:
+    """One node: what to run, how to start it, and its seed."""
+
+    executable: Executable
+    process: PythonProcess = field(default_factory=PythonProcess)
+    policy: RestartPolicy = field(default_factory=RestartPolicy)
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """`label/index`."""
+        return self.executable.name
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All nodes of one run.
+
+    Attributes:
+        program: its name.
+        options: what was asked for.
+        nodes: in the order of the program.
+        preload: modules that the nodes' processes share.
+        graph: what the run directory keeps of the program.
+    """
+
+    program: str
+    options: LaunchOptions
+    nodes: tuple[PlannedNode, ...]
+    preload: tuple[str, ...] = ()
+    graph: Mapping[str, Any] | None = field(default=None, compare=False)
+
+
+@runtime_checkable
+class Launcher(Protocol):
+    """A platform that programs run on. Its own object is its configuration."""
+
+    def plan(self, program: Program, options: LaunchOptions) -> Plan:
+        """Validates the program and says what would run. Starts nothing."""
+
+    def deploy(self, plan: Plan) -> Run:
+        """Starts everything and returns; when a part cannot be started, undoes the others and raises `LaunchError`."""
+
+
+def make_plan(program: Program, options: LaunchOptions, *, serialize: bool) -> Plan:
+    """The plan of any launcher on this machine.
+
+    Raises:
+        ProgramError: the program or a label of the options is wrong; lists every fault.
+    """
+    program.validate(serialize=serialize, labels=[*options.resources, *options.restarts])
+    executables = program.executables()
+    seeds = derive_seeds(options.seed, [executable.name for executable in executables])
+    return Plan(
+        program=program.name,
+        options=options,
+        graph=program.graph().to_dict(),
+        nodes=tuple(
+            PlannedNode(
+                executable=executable,
+                process=options.resources.get(executable.label, PythonProcess()),
+                policy=RestartPolicy(max_restarts=executable.max_restarts + options.restarts.get(executable.label, 0)),
+                seed=seeds[executable.name],
+            )
+            for executable in executables
+        ),
+    )

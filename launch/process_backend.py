@@ -1,0 +1,287 @@
+"""Where nodes are processes: forked by fork servers, told of the stop and heard of over channels."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, final
+
+from launch.channel import Channel, Message
+from launch.child import Setup
+from launch.fork_client import ForkServer
+from launch.launch_types import flags_are_parsed
+from launch.outcome import Outcome, describe_exit
+from launch.output import OutputPump
+from launch.plan import Plan, PlannedNode
+from launch.run_directory import RunDirectory
+from launch.supervisor import Ended, Event
+from topology.context import NodeContext, StopToken
+from topology.serialization import dumps
+
+__all__ = ["ProcessBackend", "ProcessSurroundings"]
+
+
+class ProcessSurroundings(Protocol):
+    """What the backend asks of a run's `Surroundings`."""
+
+    @property
+    def plan(self) -> Plan: ...
+
+    @property
+    def directory(self) -> RunDirectory: ...
+
+    @property
+    def socket_directory(self) -> Path | None: ...
+
+    def context(self, node: PlannedNode, stop: StopToken) -> NodeContext: ...
+
+
+@final
+@dataclass
+class _Worker:
+    """One process of a node."""
+
+    node: int
+    server: ForkServer
+    control: Channel
+    pid: int | None = None
+    outcome: Outcome | None = None
+    listened: bool = False
+    ended: bool = False
+
+
+@final
+class ProcessBackend:
+    """Starts the fork servers at once and blocks until they are ready.
+
+    Args:
+        surroundings: of the run.
+        output: reads what the nodes print; closed with the backend.
+        post: takes events.
+        request_stop: called with a reason when a node asks for the stop.
+
+    Raises:
+        LaunchError: a fork server does not come up. Nothing is left running.
+    """
+
+    def __init__(
+        self,
+        surroundings: ProcessSurroundings,
+        output: OutputPump,
+        post: Callable[[Event], None],
+        request_stop: Callable[[str], None],
+    ) -> None:
+        self._surroundings = surroundings
+        self._output = output
+        self._post = post
+        self._request_stop = request_stop
+        self._workers: dict[int, _Worker] = {}  # by key: one for every process there ever was
+        self._current: dict[int, int] = {}  # key of a node's newest process
+        self._setups: dict[int, int] = {}  # file that a node's process reads
+        self._stop_reason: str | None = None
+        self._lock = threading.Lock()
+        self._selector = selectors.DefaultSelector()
+        self._wake, wake = Channel.pair()
+        self._wake_receiver = Channel(wake)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
+        self._servers: dict[Any, ForkServer] = {}
+        try:
+            self._start_servers()
+        except BaseException:
+            self._release()
+            raise
+        self._thread = threading.Thread(target=self._listen, name="processes of nodes", daemon=True)
+        self._thread.start()
+
+    def _start_servers(self) -> None:
+        plan = self._surroundings.plan
+        for node in plan.nodes:
+            configuration = node.process.configuration()
+            if configuration not in self._servers:
+                directory = self._surroundings.socket_directory
+                self._servers[configuration] = ForkServer(node.process, plan.preload, directory)
+        for number, node in enumerate(plan.nodes):  # while the servers come up
+            self._setups[number] = _file_with(self._setup(node).dumps())
+        for server in self._servers.values():
+            server.wait_until_ready()
+            self._selector.register(server.channel, selectors.EVENT_READ, server)
+
+    def _setup(self, node: PlannedNode) -> Setup:
+        context = self._surroundings.context(node, StopToken())
+        own = {"stop", "run_in_processes"}
+        parsed = flags_are_parsed()
+        return Setup(
+            context={name: getattr(context, name) for name in NodeContext.__dataclass_fields__ if name not in own},
+            payload=dumps(node.executable.entry),
+            module_path=[str(Path(part).absolute()) for part in sys.path],
+            argv=[*(sys.argv if parsed else sys.argv[:1]), *node.process.arguments()],
+            parse_flags=parsed,
+            directory=os.getcwd(),
+            notice_s=self._surroundings.plan.options.termination_notice_s,
+            process=node.process,
+        )
+
+    def start(self, node: int) -> None:
+        planned = self._surroundings.plan.nodes[node]
+        server = self._servers[planned.process.configuration()]
+        control, theirs = Channel.pair()
+        reader, writer = os.pipe()
+        with self._lock:
+            key = len(self._workers)
+            self._workers[key] = _Worker(node, server, control)
+            self._current[node] = key
+        try:
+            server.fork(key, planned.name, control=theirs.fileno(), output=writer, setup=self._setups[node])
+        except BaseException:
+            os.close(reader)
+            raise
+        finally:
+            os.close(writer)
+            theirs.close()
+        executable = planned.executable
+        log = self._surroundings.directory.log_path(executable.label, executable.index)
+        self._output.add(planned.name, reader, log)
+        self._wake.send({"listen": key})
+
+    def announce_stop(self, reason: str) -> None:
+        with self._lock:
+            self._stop_reason = reason
+            workers = [self._workers[key] for key in self._current.values()]
+        for worker in workers:
+            worker.control.send({"do": "stop", "reason": reason})
+
+    def nudge(self, node: int) -> None:
+        self._newest(node).control.send({"do": "nudge"})
+
+    def check(self, node: int) -> None:
+        """Nothing: the nudge reaches also a process that sleeps, and the kill ends any other."""
+
+    def interrupt(self, node: int) -> None:
+        self._newest(node).control.send({"do": "interrupt"})
+
+    def kill(self, node: int) -> None:
+        self._newest(node).server.kill(self._current[node])
+
+    def pid(self, node: int) -> int | None:
+        return self._newest(node).pid if node in self._current else None
+
+    def _newest(self, node: int) -> _Worker:
+        return self._workers[self._current[node]]
+
+    def close(self) -> None:
+        self._wake.close()
+        self._thread.join()
+        self._release()
+
+    def _release(self) -> None:
+        for server in self._servers.values():
+            server.channel.close()
+        for server in self._servers.values():
+            server.close()
+        for worker in self._workers.values():
+            worker.control.close()
+        for setup in self._setups.values():
+            os.close(setup)
+        self._wake.close()
+        self._wake_receiver.close()
+        self._selector.close()
+        self._output.close()
+
+    def _listen(self) -> None:
+        while True:
+            for key, _ in self._selector.select():
+                source = key.data
+                if source is None:
+                    if not self._adopt():
+                        return
+                elif isinstance(source, ForkServer):
+                    self._hear_server(source)
+                else:
+                    self._hear_node(source)
+
+    def _adopt(self) -> bool:
+        received = self._wake_receiver.receive()
+        for message, _ in received or ():
+            worker = self._workers[message["listen"]]
+            if not worker.ended:
+                worker.listened = True
+                self._selector.register(worker.control, selectors.EVENT_READ, worker)
+        return received is not None
+
+    def _hear_node(self, worker: _Worker) -> None:
+        if worker.ended:  # heard of in the same moment, from its server
+            return
+        received = worker.control.receive()
+        if received is None:
+            self._unlisten(worker)
+            return
+        for message, _ in received:
+            self._take(worker, message)
+
+    def _unlisten(self, worker: _Worker) -> None:
+        if worker.listened:
+            worker.listened = False
+            self._selector.unregister(worker.control)
+
+    def _take(self, worker: _Worker, message: Message) -> None:
+        event = message.pop("event")
+        if event == "stop_requested":
+            self._request_stop(message["reason"])
+        elif event == "outcome":
+            worker.outcome = Outcome(**message)
+
+    def _hear_server(self, server: ForkServer) -> None:
+        received = server.channel.receive()
+        if received is None:
+            self._selector.unregister(server.channel)
+            lost = [key for key, worker in self._workers.items() if worker.server is server]
+            for key in lost:
+                self._end(key, Outcome(failed=True, message="its fork server was killed", exit_code=None))
+            return
+        for message, _ in received:
+            key = message["key"]
+            match message["event"]:
+                case "forked":
+                    self._workers[key].pid = message["pid"]
+                case "failed":
+                    text = f"its process could not be started: {message['error']}"
+                    self._end(key, Outcome(failed=True, message=text, exit_code=None))
+                case "exited":
+                    self._exited(key, message["exit_code"])
+
+    def _exited(self, key: int, exit_code: int) -> None:
+        worker = self._workers[key]
+        for message in worker.control.drain():
+            self._take(worker, message)
+        outcome = worker.outcome
+        if outcome is None:
+            text = "" if exit_code == 0 else describe_exit(exit_code)
+            outcome = Outcome(failed=exit_code != 0, message=text, exit_code=exit_code)
+        self._end(key, outcome)
+
+    def _end(self, key: int, outcome: Outcome) -> None:
+        worker = self._workers[key]
+        if worker.ended:
+            return
+        worker.ended = True
+        self._unlisten(worker)
+        worker.control.close()
+        self._post(Ended(worker.node, outcome))
+
+
+def _file_with(data: bytes) -> int:
+    """An open file without a name."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("topology-node")
+    else:
+        with tempfile.TemporaryFile() as temporary:
+            descriptor = os.dup(temporary.fileno())
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    return descriptor

@@ -1,0 +1,70 @@
+"""How the Python of one group's processes is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from topology.errors import LaunchError
+
+__all__ = ["PythonProcess"]
+
+
+@final
+@dataclass(frozen=True)
+class PythonProcess:
+    """Start options for the processes of one group: an entry of `local_resources`.
+
+    Attributes:
+        args: put into `sys.argv` of the node as `--name=value`.
+        interpreter_args: options of the interpreter: {"X": "dev"} is `-X dev`, {"OO": ""} is `-OO`.
+        env: environment variables, there before the process imports anything; a value of None removes one.
+
+    Example:
+        >>> PythonProcess(env={"CUDA_VISIBLE_DEVICES": ""}).env
+        {'CUDA_VISIBLE_DEVICES': ''}
+    """
+
+    args: Mapping[str, Any] = field(default_factory=dict)
+    interpreter_args: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in self.env.items():
+            if not isinstance(name, str) or not (value is None or isinstance(value, str)):
+                raise LaunchError(f"PythonProcess(env=...) maps names to strings (or None), got {name!r}: {value!r}")
+
+    @staticmethod
+    def of(value: object) -> PythonProcess:
+        """`value` itself; or made of a mapping, or of another library's object, with the same fields.
+
+        Raises:
+            LaunchError: it is none of these.
+        """
+        if isinstance(value, PythonProcess):
+            return value
+        names = ("args", "interpreter_args", "env")
+        if isinstance(value, Mapping) and set(value) <= set(names):
+            return PythonProcess(**value)
+        if all(hasattr(value, name) for name in names):
+            return PythonProcess(**{name: getattr(value, name) for name in names})
+        raise LaunchError(
+            "An entry of local_resources is a PythonProcess(args, interpreter_args, env), or a dict of these, "
+            f"got {value!r}"
+        )
+
+    def arguments(self) -> list[str]:
+        """`args` as they appear in `sys.argv`."""
+        return [f"--{name}={value}" for name, value in self.args.items()]
+
+    def interpreter_options(self) -> list[str]:
+        """`interpreter_args` as they appear on the command line."""
+        options: list[str] = []
+        for name, value in self.interpreter_args.items():
+            options += [f"-{name}", *([str(value)] if value not in ("", None, True) else [])]
+        return options
+
+    def configuration(self) -> tuple[tuple[str, ...], tuple[tuple[str, str | None], ...]]:
+        """What two nodes must have in common to be forked from one interpreter."""
+        return tuple(self.interpreter_options()), tuple(sorted(self.env.items()))

@@ -1,0 +1,76 @@
+"""Keeps `run.json` true while a run goes on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, final
+
+from launch.plan import Plan
+from launch.run_directory import RunDirectory, initial_state
+from launch.supervisor import NodeRecord
+from topology.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["Recorder"]
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class Recorder:
+    """Writes the state of one run. On a full disk it warns once and the run goes on without.
+
+    Raises:
+        OSError: the graph cannot be written.
+    """
+
+    def __init__(self, directory: RunDirectory, plan: Plan, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._works = True
+        self._state = initial_state(directory.run_id, plan.program, clock)
+        self._state["launch_type"] = plan.options.launch_type
+        self._state["seed"] = plan.options.seed
+        self._nodes: list[dict[str, Any]] = [
+            {
+                "label": node.executable.label,
+                "index": node.executable.index,
+                "pid": None,
+                "state": "pending",
+                "exit_code": None,
+                "restarts": 0,
+            }
+            for node in plan.nodes
+        ]
+        if plan.graph is not None:
+            self._write("graph.json", plan.graph)
+
+    def changed(self, state: str, records: Sequence[NodeRecord], pids: Sequence[int | None]) -> None:
+        """Something changed in the run."""
+        for entry, record, pid in zip(self._nodes, records, pids, strict=True):
+            entry["state"] = record.state.value
+            entry["exit_code"] = record.exit_code
+            entry["restarts"] = record.restarts
+            entry["pid"] = pid
+        self._state["state"] = state if state in ("starting", "running") else "stopping"
+        self._end_state = state
+        self._save()
+
+    def ended(self, error: str | None) -> None:
+        """The run is over, and everything of it is gone."""
+        self._state.update(state=self._end_state, ended=self._clock.time(), error=error)
+        self._save()
+
+    def _save(self) -> None:
+        self._write("run.json", {**self._state, "nodes": self._nodes})
+
+    def _write(self, name: str, value: object) -> None:
+        if not self._works:
+            return
+        try:
+            self._directory.write_json(name, value)
+        except OSError as error:
+            self._works = False
+            _logger.warning(
+                "%s cannot be written any more: %s. The program goes on.", self._directory.path / name, error
+            )

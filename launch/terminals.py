@@ -1,0 +1,94 @@
+"""Where the output of nodes goes, by Launchpad's names.
+
+`current_terminal` is the default, with or without a terminal there. `output_to_files` shows nothing but where the logs
+are; with $LAUNCHPAD_LOGGING_DIR set they go to a directory of the run there. `tmux_session` opens a session with a
+window for every node. Log files are written in every case. Other terminals that Launchpad knows are not opened: a
+warning says so, and output comes to this terminal. $LAUNCHPAD_LAUNCH_LOCAL_TERMINAL names the choice when the program
+does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from launch.launch_types import flag_value
+from launch.output import Terminal
+from launch.plan import Plan
+from launch.run_directory import RunDirectory
+from topology.errors import LaunchError
+
+__all__ = ["FALLING_BACK", "TERMINALS", "check_terminal", "open_terminal"]
+
+TERMINALS = ("current_terminal", "output_to_files", "tmux_session")
+FALLING_BACK = ("gnome-terminal", "gnome-terminal-tabs", "xterm", "byobu_session", "konsole", "ssh_tmux_session")
+
+_logger = logging.getLogger(__name__)
+
+
+def check_terminal(asked: str | None) -> str:
+    """The terminal to use.
+
+    Raises:
+        LaunchError: the name is unknown.
+    """
+    name = asked or os.environ.get("LAUNCHPAD_LAUNCH_LOCAL_TERMINAL") or "current_terminal"
+    if name in TERMINALS:
+        return name
+    if name in FALLING_BACK:
+        _logger.warning("the terminal %r is not opened here: output comes to this terminal", name)
+        return "current_terminal"
+    raise LaunchError(f"Unknown terminal {name!r}: use one of {', '.join(TERMINALS)}")
+
+
+def open_terminal(asked: str | None, directory: RunDirectory, plan: Plan) -> Terminal | None:
+    """What takes the nodes' lines; None when only the log files do."""
+    name = check_terminal(asked)
+    if name == "tmux_session" and _open_tmux(directory, plan):
+        return None
+    if name == "output_to_files":
+        logs = _move_logs(directory)
+        print(f"The output of the nodes is in {logs}", flush=True)  # noqa: T201 - all that is shown of this run
+        return None
+    return Terminal()
+
+
+def _move_logs(directory: RunDirectory) -> Path:
+    base = os.environ.get("LAUNCHPAD_LOGGING_DIR")
+    if not base:
+        return directory.logs
+    logs = Path(base).expanduser().absolute() / directory.run_id
+    try:
+        logs.mkdir(parents=True, exist_ok=True)
+        directory.logs.rmdir()
+        directory.logs.symlink_to(logs, target_is_directory=True)
+    except OSError as error:
+        raise LaunchError(f"Logs cannot be written to LAUNCHPAD_LOGGING_DIR={base}: {error}") from error
+    return logs
+
+
+def _open_tmux(directory: RunDirectory, plan: Plan) -> bool:
+    program = shutil.which("tmux")
+    if program is None:
+        _logger.warning("tmux is not installed: output comes to this terminal")
+        return False
+    session = flag_value("tmux_session_name") or directory.run_id.replace(".", "_").replace(":", "_")
+    try:
+        for position, node in enumerate(plan.nodes):
+            log = directory.log_path(node.executable.label, node.executable.index)
+            log.touch()
+            # The window lasts as long as this process; what was in it stays in the log.
+            command = f"exec tail -n +1 -F --pid={os.getpid()} {shlex.quote(str(log))}"
+            where = ["new-session", "-d", "-s", session] if position == 0 else ["new-window", "-d", "-t", f"{session}:"]
+            subprocess.run([program, *where, "-n", node.name, command], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        detail = getattr(error, "stderr", None) or error
+        _logger.warning("no tmux session could be opened (%s): output comes to this terminal", str(detail).strip())
+        return False
+    print(f"Every node has a window in tmux: tmux attach -t {session}", file=sys.stderr, flush=True)  # noqa: T201
+    return True

@@ -1,0 +1,149 @@
+"""Runs every node as a thread of this process."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import FrameType
+from typing import final
+
+from launch.outcome import Outcome, outcome_of
+from launch.plan import LaunchOptions, Plan, PlannedNode, make_plan
+from launch.run import Run
+from launch.supervisor import Ended, Event
+from launch.surroundings import Surroundings
+from topology.context import NodeContext, StopToken, bind_context
+from topology.executable import Executable
+from topology.interrupt import interrupt_thread
+from topology.program import Program
+
+__all__ = ["Threads"]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Threads:
+    """Launches every node as a thread.
+
+    A stop sets the nodes' stop tokens. Code that never looks at its token gets a `SystemExit` at its next bytecode; a
+    thread that stays inside a C call cannot be ended, and is reported with its stack and left behind.
+    """
+
+    def plan(self, program: Program, options: LaunchOptions) -> Plan:
+        return make_plan(program, options, serialize=options.check_serializable)
+
+    def deploy(self, plan: Plan) -> Run:
+        surroundings = Surroundings(plan)
+        run = Run(surroundings)
+        return run.start(_ThreadBackend(surroundings, run.engine.post, run.post_stop))
+
+
+@final
+@dataclass
+class _Worker:
+    """One run of a node."""
+
+    node: PlannedNode
+    token: StopToken
+    thread: threading.Thread | None = None
+    interrupted_at: tuple[FrameType, int] | None = None
+    ended: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+@final
+class _ThreadBackend:
+    def __init__(
+        self, surroundings: Surroundings, post: Callable[[Event], None], request_stop: Callable[[str], None]
+    ) -> None:
+        self._surroundings = surroundings
+        self._post = post
+        self._request_stop = request_stop
+        self._workers: dict[int, _Worker] = {}
+        self._stop_reason: str | None = None
+
+    def start(self, node: int) -> None:
+        planned = self._surroundings.plan.nodes[node]
+        worker = _Worker(planned, StopToken(self._request_stop))
+        self._workers[node] = worker
+        context = self._context(planned, worker.token)
+        worker.thread = threading.Thread(target=self._run, args=(node, worker, context), name=planned.name, daemon=True)
+        worker.thread.start()
+
+    def _context(self, planned: PlannedNode, token: StopToken) -> NodeContext:
+        def run_in_processes(executables: Sequence[Executable]) -> None:
+            from launch.nested import run_nested  # only programs that have such nodes need it
+
+            run_nested(executables, context, planned.process, self._surroundings.plan.options.termination_notice_s)
+
+        context = replace(self._surroundings.context(planned, token), run_in_processes=run_in_processes)
+        return context
+
+    def _run(self, node: int, worker: _Worker, context: NodeContext) -> None:
+        error: BaseException | None = None
+        try:
+            with bind_context(context):
+                worker.node.executable.entry()
+        except BaseException as raised:  # noqa: BLE001 - judged by the supervisor, raised again by Run.wait
+            error = raised
+        while not worker.ended:
+            # An interrupt may come late: when the entry has ended, and this thread is on its way out.
+            with contextlib.suppress(SystemExit):
+                self._end(node, worker, outcome_of(error, stopping=self._stop_reason is not None, skip_frames=1))
+
+    def _end(self, node: int, worker: _Worker, outcome: Outcome) -> None:
+        with worker.lock:
+            if not worker.ended:
+                self._post(Ended(node, outcome))
+                worker.ended = True
+
+    def announce_stop(self, reason: str) -> None:
+        self._stop_reason = reason
+        for worker in self._workers.values():
+            worker.token.set(reason)
+
+    def nudge(self, node: int) -> None:
+        if not self._workers[node].token.observed:
+            self._interrupt(self._workers[node])
+
+    def _interrupt(self, worker: _Worker) -> None:
+        with worker.lock:  # not while it reports its end
+            if not worker.ended and worker.thread is not None:
+                interrupt_thread(worker.thread)
+                worker.interrupted_at = _position(worker.thread)
+
+    def check(self, node: int) -> None:
+        worker = self._workers[node]
+        if worker.thread is None or worker.interrupted_at is None:
+            return
+        if _position(worker.thread) == worker.interrupted_at:
+            self._abandon(node, "was inside a C call when the program stopped and is there still")
+
+    def interrupt(self, node: int) -> None:
+        self._interrupt(self._workers[node])
+
+    def kill(self, node: int) -> None:
+        self._abandon(node, "did not end")
+
+    def _abandon(self, node: int, what: str) -> None:
+        worker = self._workers[node]
+        stack = ""
+        if worker.thread is not None and (frame := sys._current_frames().get(worker.thread.ident or 0)):
+            stack = "".join(traceback.format_stack(frame))
+        self._end(node, worker, Outcome(message=f"{what}; its thread is left behind, at:\n{stack}", exit_code=None))
+
+    def pid(self, node: int) -> None:
+        return None
+
+    def close(self) -> None:
+        self._workers.clear()
+
+
+def _position(thread: threading.Thread) -> tuple[FrameType, int] | None:
+    """Where a thread is: the same again later means that it has not moved."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return None if frame is None else (frame, frame.f_lasti)
