@@ -1,0 +1,109 @@
+"""The launcher's side of a fork server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import final
+
+from launch.channel import Channel, Message
+from launch.python_process import PythonProcess
+from topology.errors import LaunchError
+
+__all__ = ["ForkServer"]
+
+# The server gets this process's `sys.path` before it imports anything of ours.
+_BOOT = (
+    "import sys, json; config = json.loads(sys.argv.pop()); "
+    "sys.path[:] = config['path'] + [p for p in sys.path if p not in config['path']]; "
+    "from launch.fork_server import main; main(config)"
+)
+_QUIT_S = 5.0
+
+
+@final
+class ForkServer:
+    """A running fork server. Its thread safety is that of `Channel`.
+
+    Args:
+        process: interpreter options and environment of all its nodes.
+        preload: modules that it imports before any fork.
+        directory: removed by the server when this process has died; None for nothing.
+    """
+
+    def __init__(self, process: PythonProcess, preload: Sequence[str], directory: Path | None) -> None:
+        self.channel, theirs = Channel.pair()
+        self._command = [sys.executable, *_inherited_options(), *process.interpreter_options()]
+        config = {
+            "fd": theirs.fileno(),
+            "pid": os.getpid(),
+            "path": [str(Path(part).absolute()) for part in sys.path],
+            "preload": list(preload),
+            "directory": None if directory is None else str(directory),
+        }
+        environment = {**os.environ, **{name: value for name, value in process.env.items() if value is not None}}
+        for name in (name for name, value in process.env.items() if value is None):
+            environment.pop(name, None)
+        try:
+            self._process = subprocess.Popen(
+                [*self._command, "-c", _BOOT, json.dumps(config)],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.channel.close()
+            raise LaunchError(f"No Python process could be started ({sys.executable}): {error}") from error
+        finally:
+            theirs.close()
+
+    def wait_until_ready(self) -> None:
+        """Blocks until it takes requests.
+
+        Raises:
+            LaunchError: it did not come up: a wrong interpreter option, or a module to preload that fails.
+        """
+        message: Message = next(self.channel.messages(), {"event": "gone"})
+        if message["event"] == "ready":
+            return
+        code = self._process.wait(_QUIT_S)
+        if message["event"] == "broken":
+            raise LaunchError(f"A module to preload could not be imported.\n\n{message['error']}")
+        raise LaunchError(
+            f"The Python that nodes were to run in ended at once with exit code {code} (its messages are above): check "
+            f"interpreter_args and env of the PythonProcess. It was started as: {' '.join(self._command)}"
+        )
+
+    def fork(self, key: int, name: str, *, control: int, output: int, setup: int) -> None:
+        """Asks for a process. Its life is told on the channel under `key`.
+
+        Raises:
+            LaunchError: the server is gone.
+        """
+        if not self.channel.send({"do": "fork", "key": key, "name": name}, [control, output, setup]):
+            raise LaunchError("the fork server is gone")
+
+    def kill(self, key: int) -> None:
+        """Asks for SIGKILL for a process and all it started."""
+        self.channel.send({"do": "kill", "key": key})
+
+    def close(self) -> None:
+        """Ends it, and any node it has left."""
+        self.channel.close()
+        try:
+            self._process.wait(_QUIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _inherited_options() -> list[str]:
+    """The options this interpreter was started with, as far as they change how code runs."""
+    # Private, but what multiprocessing uses for its processes.
+    options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # noqa: SLF001
+    return options
