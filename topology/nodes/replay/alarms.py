@@ -1,0 +1,102 @@
+"""Things to do at a later moment, on one thread that sleeps until the next one is due."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from typing import final
+
+from topology.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["Alarms"]
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class _Alarm:
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+
+@final
+class Alarms:
+    """Runs actions when they are due. The thread starts with the first one. Thread-safe."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._heap: list[tuple[float, int, _Alarm]] = []
+        self._order = itertools.count()
+        self._cancelled = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def schedule(self, delay_s: float, action: Callable[[], None]) -> Callable[[], None]:
+        """Runs `action` in `delay_s` seconds, unless the returned function is called before."""
+        alarm = _Alarm(action)
+        entry = (self._clock.monotonic() + delay_s, next(self._order), alarm)
+        with self._condition:
+            if self._closed:
+                return lambda: None
+            heapq.heappush(self._heap, entry)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="replay-alarms", daemon=True)
+                self._thread.start()
+            elif self._heap[0] is entry:
+                self._condition.notify()
+        return lambda: self._cancel(alarm)
+
+    def close(self) -> None:
+        """Drops what is not due yet and ends the thread."""
+        with self._condition:
+            self._closed = True
+            self._heap.clear()
+            self._condition.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _cancel(self, alarm: _Alarm) -> None:
+        with self._condition:
+            if alarm.action is None:
+                return
+            alarm.action = None
+            self._cancelled += 1
+            if 2 * self._cancelled > len(self._heap) + 64:
+                self._heap = [entry for entry in self._heap if entry[2].action is not None]
+                heapq.heapify(self._heap)
+                self._cancelled = 0
+
+    def _run(self) -> None:
+        while (action := self._next_due()) is not None:
+            try:
+                action()
+            except Exception:  # the others are still to run
+                _logger.exception("a replay alarm failed")
+
+    def _next_due(self) -> Callable[[], None] | None:
+        """Waits for the next action; None when closed."""
+        with self._condition:
+            while not self._closed:
+                now = self._clock.monotonic()
+                if self._heap and self._heap[0][0] <= now:
+                    alarm = heapq.heappop(self._heap)[2]
+                    action, alarm.action = alarm.action, None
+                    if action is not None:
+                        return action
+                    self._cancelled -= 1
+                    continue
+                first = self._heap[0] if self._heap else None
+                delay = None if first is None else first[0] - now
+                self._clock.wait_for(self._condition, lambda first=first: self._moved(first), delay)  # type: ignore[misc]
+        return None
+
+    def _moved(self, first: tuple[float, int, _Alarm] | None) -> bool:
+        """Whether the head of the heap is another one than `first`."""
+        return self._closed or (self._heap[0] if self._heap else None) is not first

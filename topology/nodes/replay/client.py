@@ -1,0 +1,349 @@
+"""The client of a replay server: writers, samples, priorities."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, Protocol, final
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.errors import ReplayDeadlineExceeded, ReplayError, TableNotFound
+from topology.nodes import courier
+from topology.nodes.replay.dataset import BatchIterator
+from topology.nodes.replay.info import ReplaySample, SampleInfo, TableInfo
+from topology.nodes.replay.messages import SampleBatch, SampleGroup, WriteBatch
+from topology.nodes.replay.service import ReplayService
+from topology.nodes.replay.specs import Signature
+from topology.nodes.replay.structure import Shape, flatten, paths, show_path, unflatten
+from topology.nodes.replay.writers import TrajectoryWriter
+
+__all__ = ["Client"]
+
+
+class _Link(Protocol):
+    """How a client reaches a service."""
+
+    def call(self, method: str, *args: Any) -> Any: ...
+
+    def submit(self, method: str, *args: Any) -> Future[Any]: ...
+
+    def close(self) -> None: ...
+
+
+@final
+class _Remote:
+    def __init__(self, address: str, secret: bytes) -> None:
+        self._client = courier.Client(address, secret=secret)
+
+    def call(self, method: str, *args: Any) -> Any:
+        return getattr(self._client, method)(*args)
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        future: Future[Any] = getattr(self._client.futures, method)(*args)
+        return future
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@final
+class _Local:
+    """Calls a service of this process directly: nothing is pickled."""
+
+    def __init__(self, service: ReplayService) -> None:
+        self._service = service
+
+    def call(self, method: str, *args: Any) -> Any:
+        return self.submit(method, *args).result()
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            result = getattr(self._service, method)(*args)
+        except Exception as error:  # noqa: BLE001  (it reaches the caller through the future, as a remote one does)
+            future.set_exception(error)
+        else:
+            if isinstance(result, Future):
+                return result
+            future.set_result(result)
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+@final
+class Client:
+    """Talks to a replay server. Thread-safe; pickles as the server's address. Connects with the first call.
+
+    Blocking calls wait for a server that is not there yet, and raise `ProgramStopped` when the program stops.
+
+    Args:
+        server_address: as `Server.address` gives it: "unix:/path" or "host:port".
+        secret: the run's secret; by default that of the current node.
+    """
+
+    def __init__(self, server_address: str, *, secret: bytes = b"") -> None:
+        self._begin(server_address, _Remote(server_address, secret), secret)
+
+    @classmethod
+    def within(cls, service: ReplayService, server_address: str) -> Client:
+        """A client that calls a service of this process directly."""
+        client = cls.__new__(cls)
+        client._begin(server_address, _Local(service), b"")
+        return client
+
+    def _begin(self, address: str, link: _Link, secret: bytes) -> None:
+        self._address = address
+        self._secret = secret
+        self._link = link
+        self._shapes: dict[bytes, Shape] = {}
+        self._signatures: dict[str, Signature | None] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Client, (self._address,)  # the secret is that of the node where it arrives
+
+    def __repr__(self) -> str:
+        return f"<replay.Client {self._address}>"
+
+    @property
+    def server_address(self) -> str:
+        """Address of the server."""
+        return self._address
+
+    def close(self) -> None:
+        """Closes the connections; calls under way fail. Idempotent."""
+        self._link.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
+        """Inserts one step as an item of one or more tables; each leaf gets a leading time axis of length 1.
+
+        Blocks until the rate limiters let it pass. For more than a few items use `trajectory_writer`.
+
+        Args:
+            data: structure of arrays and numbers.
+            priorities: priority by table; at least one.
+        """
+        if not priorities:
+            raise ValueError("priorities must contain at least one item")
+        with self.trajectory_writer(1) as writer:
+            writer.append(data)
+            leaves, shape = flatten(writer.history)
+            trajectory = unflatten(shape, [column[-1:] for column in leaves])
+            for table, priority in priorities.items():
+                writer.create_item(table, priority, trajectory)
+
+    def trajectory_writer(self, num_keep_alive_refs: int, *, validate_items: bool = True) -> TrajectoryWriter:
+        """A writer of steps and of items that span up to `num_keep_alive_refs` of them.
+
+        Args:
+            num_keep_alive_refs: at least 1.
+            validate_items: whether items are checked against the table's signature here, before they are sent; the
+                server checks them in any case.
+        """
+        return TrajectoryWriter(_WriterBackend(self), num_keep_alive_refs, validate_items=validate_items)
+
+    # -- sampling -----------------------------------------------------------------------------------------------------
+
+    def sample_batch(self, table: str, batch_size: int, *, timeout_s: float | None = None) -> ReplaySample:
+        """A batch of items as contiguous arrays, in the structure their writers gave them.
+
+        Blocks until the rate limiter has let `batch_size` samples pass. The batch need not be smaller than the limiter's
+        error buffer: samples are drawn as they become possible.
+
+        Args:
+            table: name of the table.
+            batch_size: items, B.
+            timeout_s: limit in seconds; None waits for ever.
+
+        Returns:
+            `info` with arrays [B], `data` with leaves [B, T, ...], or [B, ...] for leaves without time axis.
+
+        Raises:
+            ReplayDeadlineExceeded: the limit passed; what was drawn until then goes to the next call.
+            ReplayError: the items drawn differ in structure or shape, so that they do not make one batch.
+            TableNotFound: there is no such table.
+        """
+        return self._assemble(self._link.call("sample", table, batch_size, timeout_s))
+
+    def batches(
+        self, table: str, batch_size: int, *, prefetch: int = 1, timeout_s: float | None = None
+    ) -> BatchIterator:
+        """Batches without end, `prefetch` of them requested ahead. See `BatchIterator` and `sample_batch`."""
+        return BatchIterator(
+            lambda: self._link.submit("sample", table, batch_size, timeout_s), self._assemble, prefetch=prefetch
+        )
+
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: bool = True,
+        unpack_as_table_signature: bool = False,
+    ) -> Iterator[Any]:
+        """Items one by one, each fetched when it is asked for. For training use `sample_batch` or `batches`.
+
+        Args:
+            table: name of the table.
+            num_samples: how many items.
+            emit_timesteps: True gives for each item a list with a `ReplaySample` a step; False one `ReplaySample` with
+                the whole trajectory. Items whose leaves differ in length need False.
+            unpack_as_table_signature: whether data has the structure of the table's signature; otherwise, or without a
+                signature, it is the flat list of leaves.
+
+        Raises:
+            ValueError: `emit_timesteps` for an item that is not a sequence of steps.
+        """
+        signature = self.signature(table) if unpack_as_table_signature else None
+        shape = None if signature is None else flatten(signature.tree)[1]
+        for _ in range(num_samples):
+            batch: SampleBatch = self._link.call("sample", table, 1, None)
+            info = _info(batch)
+            first = SampleInfo(*(field[0].item() for field in info))
+            leaves = [leaf[0] for leaf in batch.groups[0].leaves]
+            if not emit_timesteps:
+                yield ReplaySample(first, leaves if shape is None else unflatten(shape, leaves))
+                continue
+            lengths = {leaf.shape[:1] for leaf in leaves}
+            if len(lengths) != 1 or lengths == {()}:
+                raise ValueError(
+                    f"table {table!r}: an item with leaves of shapes {[leaf.shape for leaf in leaves]} is not a "
+                    "sequence of steps: use emit_timesteps=False"
+                )
+            steps = [[leaf[t] for leaf in leaves] for t in range(len(leaves[0]))]
+            yield [ReplaySample(first, step if shape is None else unflatten(shape, step)) for step in steps]
+
+    def _assemble(self, batch: SampleBatch) -> ReplaySample:
+        if len(batch.groups) > 1:
+            kinds = "; ".join(self._show(group) for group in batch.groups)
+            raise ReplayError(
+                f"the {batch.keys.size} items drawn do not make one batch, they are of {len(batch.groups)} kinds: "
+                f"{kinds}. Give the items of a table one structure and one length, or use sample()"
+            )
+        (group,) = batch.groups
+        return ReplaySample(_info(batch), unflatten(self._shape(group), group.leaves))
+
+    def _show(self, group: SampleGroup) -> str:
+        leaves = zip(paths(self._shape(group)), group.leaves, strict=True)
+        return ", ".join(f"{show_path(path)} {leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves)
+
+    def _shape(self, group: SampleGroup) -> Shape:
+        shape = self._shapes.get(group.structure)
+        if shape is None and group.structure not in self._shapes:
+            shape = self._shapes[group.structure] = pickle.loads(group.structure)
+        return shape
+
+    # -- items and tables ---------------------------------------------------------------------------------------------
+
+    def mutate_priorities(
+        self, table: str, updates: Mapping[int, float] | None = None, deletes: Iterable[int] | None = None
+    ) -> int:
+        """Changes priorities, then deletes items. Keys that are not in the table are ignored.
+
+        Args:
+            table: name of the table.
+            updates: new priority by key.
+            deletes: keys of items to remove.
+
+        Returns:
+            How many of the keys were in the table.
+
+        Raises:
+            ValueError: a priority is negative or not finite; nothing is changed then.
+        """
+        found = 0
+        if updates:
+            keys = np.fromiter(updates.keys(), np.uint64, len(updates))
+            found += self.update_priorities(table, keys, np.fromiter(updates.values(), np.float64, len(updates)))
+        doomed = [] if deletes is None else list(deletes)
+        if doomed:
+            found += self._link.call("delete", table, np.array(doomed, np.uint64))
+        return found
+
+    def update_priorities(self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
+        """Sets the priorities [n] of the items with `keys` [n], as `SampleInfo.key` gives them.
+
+        Keys that are not in the table are ignored. Returns how many were there.
+
+        Raises:
+            ValueError: the lengths differ, or a priority is negative or not finite; nothing is changed then.
+        """
+        key_array = np.asarray(keys, np.uint64)
+        values = np.asarray(priorities, np.float64)
+        if key_array.ndim != 1 or key_array.shape != values.shape:
+            raise ValueError(f"keys and priorities must be [n] both, got {key_array.shape} and {values.shape}")
+        found: int = self._link.call("update_priorities", table, key_array, values)
+        return found
+
+    def reset(self, table: str) -> None:
+        """Removes all items of a table and sets its rate limiter's counts to zero."""
+        self._link.call("reset", table)
+
+    def server_info(self, timeout: float | None = None) -> dict[str, TableInfo]:
+        """`TableInfo` by table.
+
+        Args:
+            timeout: limit in seconds, connecting included; None waits for ever.
+
+        Raises:
+            ReplayDeadlineExceeded: no answer in that time.
+        """
+        if timeout is None:
+            info: dict[str, TableInfo] = self._link.call("server_info")
+            return info
+        future = self._link.submit("server_info")
+        try:
+            info = future.result(timeout)
+        except TimeoutError as error:
+            future.cancel()
+            raise ReplayDeadlineExceeded(
+                f"the replay server at {self._address} did not answer server_info within {timeout} s; is it running, "
+                "and is that its address?"
+            ) from error
+        return info
+
+    def signature(self, table: str) -> Signature | None:
+        """The table's signature, fetched once; None when it has none.
+
+        Raises:
+            TableNotFound: there is no such table.
+        """
+        if table not in self._signatures:
+            for name, info in self.server_info().items():
+                self._signatures[name] = None if info.signature is None else Signature(info.signature)
+        if table not in self._signatures:
+            names = ", ".join(sorted(self._signatures))
+            raise TableNotFound(f"no table {table!r} at {self._address}; its tables are {names}")
+        return self._signatures[table]
+
+    def submit_insert(self, batch: WriteBatch) -> Future[None]:
+        """Sends a message of a writer."""
+        return self._link.submit("insert", batch)
+
+
+@final
+class _WriterBackend:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def insert(self, batch: WriteBatch) -> Future[None]:
+        return self._client.submit_insert(batch)
+
+    def signature(self, table: str) -> Signature | None:
+        return self._client.signature(table)
+
+
+def _info(batch: SampleBatch) -> SampleInfo:
+    return SampleInfo(batch.keys, batch.probabilities, batch.table_sizes, batch.priorities, batch.times_sampled)

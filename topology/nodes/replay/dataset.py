@@ -1,0 +1,89 @@
+"""Iterators of batches for learners."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from typing import final
+
+from topology.errors import ReplayDeadlineExceeded
+from topology.nodes.replay.info import ReplaySample
+from topology.nodes.replay.messages import SampleBatch
+
+__all__ = ["BatchIterator"]
+
+
+@final
+class BatchIterator:
+    """Batches in the order they were drawn, some of them requested ahead.
+
+    While the reader works on a batch, `prefetch` further ones are on their way or here. They were drawn before the
+    priority updates that the reader makes from that batch: samples are up to `prefetch` batches stale, and the rate
+    limiter has counted them. 0 draws a batch only when it is asked for, as on-policy and single-threaded programs need.
+
+    Iteration ends when `close` is called, also for a reader that is blocked, and when `timeout_s` passes without a
+    batch. One reader; `close` from any thread.
+
+    Args:
+        request: asks for one batch.
+        assemble: turns the reply into a sample.
+        prefetch: batches requested ahead, at least 0.
+    """
+
+    def __init__(
+        self,
+        request: Callable[[], Future[SampleBatch]],
+        assemble: Callable[[SampleBatch], ReplaySample],
+        *,
+        prefetch: int,
+    ) -> None:
+        if prefetch < 0:
+            raise ValueError(f"prefetch must be at least 0, got {prefetch}")
+        self._request = request
+        self._assemble = assemble
+        self._prefetch = prefetch
+        self._lock = threading.Lock()
+        self._futures: deque[Future[SampleBatch]] = deque()
+        self._closed = False
+
+    def __iter__(self) -> BatchIterator:
+        return self
+
+    def __next__(self) -> ReplaySample:
+        with self._lock:
+            if self._closed:
+                raise StopIteration
+            while len(self._futures) <= self._prefetch:
+                self._futures.append(self._request())
+            future = self._futures[0]  # stays there while it is waited for, so that `close` can cancel it
+        try:
+            batch = future.result()
+        except (CancelledError, ReplayDeadlineExceeded):
+            self.close()
+            raise StopIteration from None
+        except BaseException:
+            self.close()
+            raise
+        with self._lock:
+            if self._futures:
+                self._futures.popleft()
+        return self._assemble(batch)
+
+    def close(self) -> None:
+        """Ends the iteration and cancels what was requested ahead. Idempotent.
+
+        Of an item table with `max_times_sampled`, batches that had arrived already are lost.
+        """
+        with self._lock:
+            self._closed = True
+            futures, self._futures = list(self._futures), deque()
+        for future in reversed(futures):  # the last first, so that what was drawn for the first goes to nobody else
+            future.cancel()
+
+    def __enter__(self) -> BatchIterator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,86 @@
+"""From picked items to contiguous arrays: the one place where sampled bytes are copied on a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.nodes.replay.items import RowMatrix
+from topology.nodes.replay.layouts import Layout
+from topology.nodes.replay.messages import SampleBatch, SampleGroup
+from topology.nodes.replay.requests import Picks
+
+__all__ = ["gather"]
+
+
+class _Part(NamedTuple):
+    """Items of one layout, and where in the batch they belong."""
+
+    layout: Layout
+    where: npt.NDArray[np.int64] | slice
+    rows: RowMatrix
+
+
+def gather(picks: Sequence[Picks]) -> SampleBatch:
+    """Copies the picked items into arrays, in the order of the picks. Does not release them."""
+    total = sum(each.count for each in picks)
+    groups: dict[Any, list[_Part]] = {}
+    offset = 0
+    for each in picks:
+        for layout, where, rows in each.parts:
+            target = slice(offset, offset + len(rows)) if where is None else where + offset
+            groups.setdefault(layout.merge_key, []).append(_Part(layout, target, rows))
+        offset += each.count
+    if len(groups) == 1:
+        (parts,) = groups.values()
+        found = [SampleGroup(parts[0].layout.structure, None, _leaves(parts, total))]
+    else:
+        found = [_scattered(parts) for parts in groups.values()]
+    return SampleBatch(
+        _joined([each.keys for each in picks]),
+        _joined([each.probabilities for each in picks]),
+        _joined([np.full(each.count, each.table_size, np.int64) for each in picks]),
+        _joined([each.priorities for each in picks]),
+        _joined([each.times_sampled for each in picks]),
+        found,
+    )
+
+
+def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _scattered(parts: list[_Part]) -> SampleGroup:
+    """A group that is only part of the batch: its items side by side, with their positions in the batch."""
+    positions, dense, offset = [], [], 0
+    for layout, where, rows in parts:
+        positions.append(np.arange(where.start, where.stop) if isinstance(where, slice) else where)
+        dense.append(_Part(layout, slice(offset, offset + len(rows)), rows))
+        offset += len(rows)
+    return SampleGroup(parts[0].layout.structure, _joined(positions), _leaves(dense, offset))
+
+
+def _leaves(parts: list[_Part], total: int) -> list[npt.NDArray[Any]]:
+    leaves = []
+    for number, (_, shape, dtype) in enumerate(parts[0].layout.signature):
+        out = np.empty((total, *shape), dtype)
+        for layout, where, rows in parts:
+            if isinstance(where, slice):
+                _read(layout, number, rows, out[where])
+            else:
+                some = np.empty((len(rows), *shape), dtype)
+                _read(layout, number, rows, some)
+                out[where] = some
+        leaves.append(out)
+    return leaves
+
+
+def _read(layout: Layout, number: int, rows: RowMatrix, out: npt.NDArray[Any]) -> None:
+    leaf = layout.leaves[number]
+    column = layout.group.columns[leaf.column]
+    chosen = rows[:, leaf.positions].astype(np.int64).ravel()
+    if chosen.size:
+        column.read(chosen, out.reshape(chosen.size, *column.shape))

@@ -1,0 +1,145 @@
+"""Layouts: how the leaves of an item are found in the rows of its steps.
+
+Items that look alike share one layout, and are then read together: a batch of B items is a matrix of rows [B, T], and
+each leaf is one gather from one column. An item itself is T row numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.nodes.replay.specs import LeafSpec
+from topology.nodes.replay.storage import ColumnSpec, RowGroup
+from topology.nodes.replay.structure import Path
+
+__all__ = ["LayoutSpec", "Leaf", "LeafPattern", "Layout", "Store"]
+
+
+class LeafPattern(NamedTuple):
+    """One leaf of an item, relative to the item's first step.
+
+    Attributes:
+        column: index of the column in the writer's steps.
+        steps: steps it takes cells from, counted from the item's first step.
+        squeezed: whether it is a single cell without a time axis.
+    """
+
+    column: int
+    steps: tuple[int, ...] | range
+    squeezed: bool
+
+
+class LayoutSpec(NamedTuple):
+    """A layout as a writer describes it.
+
+    Attributes:
+        leaves: one pattern a leaf, in the order of the structure.
+        structure_key: text that tells structures apart, the same in every process.
+        structure: the pickled structure. The server hands it on and never opens it.
+        paths: path of each leaf, for messages.
+    """
+
+    leaves: tuple[LeafPattern, ...]
+    structure_key: str
+    structure: bytes
+    paths: tuple[Path, ...]
+
+    def offsets(self) -> list[int]:
+        """The distinct steps that the leaves use, in order."""
+        return sorted({step for leaf in self.leaves for step in leaf.steps})
+
+
+@final
+@dataclass(frozen=True)
+class Leaf:
+    """A leaf of a layout: its column, and which of the item's rows it takes (a number when squeezed)."""
+
+    column: int
+    positions: npt.NDArray[np.int64] | int
+
+    @property
+    def steps(self) -> int | None:
+        """Length of its time axis; None when it has none."""
+        return None if isinstance(self.positions, int) else self.positions.size
+
+
+@final
+class Layout:
+    """How the leaves of alike items are found. Compared by identity: a `Store` makes each only once.
+
+    Attributes:
+        group: the rows' group.
+        offsets: distinct steps of an item relative to its first, [T].
+        leaves: where each leaf comes from.
+        signature: path, shape and dtype of each leaf.
+        item_bytes: bytes of the leaves of one item.
+        merge_key: layouts of equal key give batches that can be one: same structure, shapes and dtypes.
+    """
+
+    __slots__ = ("group", "item_bytes", "leaves", "merge_key", "offsets", "signature", "structure", "structure_key")
+
+    def __init__(self, group: RowGroup, spec: LayoutSpec) -> None:
+        offsets = spec.offsets()
+        place = {step: position for position, step in enumerate(offsets)}
+        self.group = group
+        self.offsets = np.array(offsets, np.int64)
+        self.leaves = tuple(_leaf(pattern, place) for pattern in spec.leaves)
+        self.structure_key = spec.structure_key
+        self.structure = spec.structure
+        self.signature: tuple[LeafSpec, ...] = tuple(
+            (path, _leaf_shape(group.specs[leaf.column], leaf), group.specs[leaf.column].dtype)
+            for path, leaf in zip(spec.paths, self.leaves, strict=True)
+        )
+        self.item_bytes = sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.signature)
+        self.merge_key = (spec.structure_key, tuple((shape, dtype) for _, shape, dtype in self.signature))
+
+
+def _leaf(pattern: LeafPattern, place: dict[int, int]) -> Leaf:
+    positions = [place[step] for step in pattern.steps]
+    return Leaf(pattern.column, positions[0] if pattern.squeezed else np.array(positions, np.int64))
+
+
+def _leaf_shape(column: ColumnSpec, leaf: Leaf) -> tuple[int, ...]:
+    return column.shape if leaf.steps is None else (leaf.steps, *column.shape)
+
+
+@final
+class Store:
+    """The row groups and layouts of one server, shared by its tables and writers. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._groups: dict[tuple[Any, ...], RowGroup] = {}
+        self._layouts: dict[tuple[Any, ...], Layout] = {}
+
+    @property
+    def live_rows(self) -> int:
+        """Steps that something refers to."""
+        with self._lock:
+            groups = list(self._groups.values())
+        return sum(group.live_rows for group in groups)
+
+    def group(self, specs: Sequence[ColumnSpec]) -> RowGroup:
+        """The group of steps with these columns."""
+        key = tuple(specs)
+        with self._lock:
+            found = self._groups.get(key)
+            if found is None:
+                found = self._groups[key] = RowGroup(specs)
+            return found
+
+    def layout(self, group: RowGroup, spec: LayoutSpec) -> Layout:
+        """The layout of items that are described by `spec`, over the steps of `group`."""
+        key = (id(group), spec.leaves, spec.structure_key)
+        with self._lock:
+            found = self._layouts.get(key)
+            if found is None:
+                found = self._layouts[key] = Layout(group, spec)
+            return found

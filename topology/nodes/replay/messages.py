@@ -1,0 +1,100 @@
+"""What goes over the wire between writers, samplers and a replay server. All of it pickles without code of users."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.errors import ReplayError
+from topology.nodes.replay.layouts import LayoutSpec
+from topology.nodes.replay.storage import ColumnSpec
+
+__all__ = ["Cells", "ItemRun", "SampleBatch", "SampleGroup", "StreamLost", "WriteBatch"]
+
+
+class StreamLost(ReplayError):
+    """The server does not know the writer's stream: it was restarted, or has dropped it. The writer begins a new one."""
+
+
+class Cells(NamedTuple):
+    """Consecutive cells of one column: `values` [n, *shape] belong to the steps from `first_step` on."""
+
+    column: int
+    first_step: int
+    values: npt.NDArray[Any]
+
+
+class ItemRun(NamedTuple):
+    """Items for one table, of one layout and one episode, in order.
+
+    Attributes:
+        table: name of the table.
+        layout: number of the layout in the stream.
+        first_steps: first step of each item, [n].
+        priorities: [n].
+        episode: episode they belong to.
+    """
+
+    table: str
+    layout: int
+    first_steps: npt.NDArray[np.int64]
+    priorities: npt.NDArray[np.float64]
+    episode: int
+
+
+class WriteBatch(NamedTuple):
+    """One message of a writer: new steps, then items over steps sent so far.
+
+    Steps are counted from 0 over the life of the writer. A stream is a window of consecutive steps that the server
+    holds for the writer, whether items refer to them or not.
+
+    Attributes:
+        stream: the writer's stream, a random number.
+        number: how many batches of the stream came before.
+        columns: the columns of its steps, with the first batch; None afterwards.
+        layouts: layouts not described before; they are numbered in order over the life of the stream.
+        first_step: the first new step. Steps that were left out in front of it end the window before it.
+        num_steps: how many new steps.
+        cells: contents of the new steps, and cells of earlier steps that were open when these were sent.
+        runs: the items.
+        keep_from: the writer will refer to no step before this one any more.
+        last: the writer needs the stream no more.
+    """
+
+    stream: int
+    number: int
+    columns: tuple[ColumnSpec, ...] | None
+    layouts: tuple[LayoutSpec, ...]
+    first_step: int
+    num_steps: int
+    cells: tuple[Cells, ...]
+    runs: tuple[ItemRun, ...]
+    keep_from: int
+    last: bool = False
+
+
+class SampleGroup(NamedTuple):
+    """Samples of one structure and one set of shapes.
+
+    Attributes:
+        structure: the pickled structure.
+        positions: which samples of the batch these are, [n]; None: all, in order.
+        leaves: one array [n, ...] a leaf.
+    """
+
+    structure: bytes
+    positions: npt.NDArray[np.int64] | None
+    leaves: list[npt.NDArray[Any]]
+
+
+class SampleBatch(NamedTuple):
+    """Sampled items: fields of SampleInfo as arrays [B], and the data by group."""
+
+    keys: npt.NDArray[np.uint64]
+    probabilities: npt.NDArray[np.float64]
+    table_sizes: npt.NDArray[np.int64]
+    priorities: npt.NDArray[np.float64]
+    times_sampled: npt.NDArray[np.int32]
+    groups: list[SampleGroup]

@@ -1,0 +1,81 @@
+"""Between a sample request and its reply: copying the bytes, in the right thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import final
+
+from topology.errors import ReplayError
+from topology.nodes.replay.gather import gather
+from topology.nodes.replay.messages import SampleBatch
+from topology.nodes.replay.requests import Picks
+from topology.nodes.replay.table import Table
+
+__all__ = ["SampleCall"]
+
+_INLINE_BYTES = 128 << 10
+
+
+@final
+class SampleCall:
+    """One `sample` call of a service.
+
+    Small batches that are there at once are copied by the calling thread, which may be the one that reads all requests
+    of a server; larger ones, and those that had to wait, by the threads of `copiers`: never by a writer whose insert
+    happened to let the samples pass.
+    """
+
+    def __init__(self, table: Table, copiers: ThreadPoolExecutor) -> None:
+        self.reply: Future[SampleBatch] = Future()
+        self._table = table
+        self._copiers = copiers
+        self._caller: int | None = threading.get_ident()
+        self._picks: Sequence[Picks] | None = None
+
+    def drawn(self, picks: Sequence[Picks], error: Exception | None) -> None:
+        """The request has ended. Called by whichever thread let it pass."""
+        if error is not None:
+            if self.reply.set_running_or_notify_cancel():
+                self.reply.set_exception(error)
+        elif threading.get_ident() == self._caller:
+            self._picks = picks  # the calling thread is still in `Table.sample`
+        else:
+            self._hand_over(picks)
+
+    def submitted(self) -> None:
+        """The calling thread is back from `Table.sample`; from now on it is a thread like any other."""
+        self._caller = None
+        picks, self._picks = self._picks, None
+        if picks is None:
+            return
+        if sum(each.nbytes for each in picks) <= _INLINE_BYTES:
+            self._copy(picks)
+        else:
+            self._hand_over(picks)
+
+    def _hand_over(self, picks: Sequence[Picks]) -> None:
+        try:
+            self._copiers.submit(self._copy, picks)
+        except RuntimeError:  # the service was closed in this very moment
+            self.drawn((), ReplayError("the replay server was stopped"))
+            _release(picks)
+
+    def _copy(self, picks: Sequence[Picks]) -> None:
+        if not self.reply.set_running_or_notify_cancel():
+            self._table.give_back(picks)
+            return
+        try:
+            batch = gather(picks)
+        except BaseException as error:  # noqa: BLE001  (whatever it is belongs to the caller)
+            self.reply.set_exception(error)
+        else:
+            self.reply.set_result(batch)
+        finally:
+            _release(picks)
+
+
+def _release(picks: Sequence[Picks]) -> None:
+    for each in picks:
+        each.release()

@@ -1,0 +1,72 @@
+"""Drawing a batch of items from a sampler, exact also where items leave after their k-th sample."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.nodes.replay.distributions import Distribution
+from topology.nodes.replay.items import Items
+
+__all__ = ["Draw", "draw"]
+
+_Slots = npt.NDArray[np.int64]
+
+
+class Draw(NamedTuple):
+    """What was drawn.
+
+    Attributes:
+        slots: items in the order they were drawn, [n].
+        probabilities: with which each was drawn, [n].
+        times_sampled: how often each had been sampled then, that time included, [n].
+        first_times: how many were sampled for the first time.
+        used_up: items that reached their last sample; the sampler has let go of them already.
+    """
+
+    slots: _Slots
+    probabilities: npt.NDArray[np.float64]
+    times_sampled: npt.NDArray[np.int32]
+    first_times: int
+    used_up: _Slots
+
+
+def draw(sampler: Distribution, items: Items, count: int, max_times_sampled: int, rng: np.random.Generator) -> Draw:
+    """Draws up to `count` items, at least one; counts the samples in `items`.
+
+    With `max_times_sampled` it may draw fewer: it stops where an item leaves, since that changes what can be drawn
+    next. The caller asks again.
+    """
+    if max_times_sampled == 1:
+        # Every draw takes its item out.
+        slots, probabilities = sampler.pop(min(count, items.count), rng)
+        items.times_sampled[slots] = 1
+        return Draw(slots, probabilities, np.ones(slots.size, np.int32), slots.size, slots)
+    slots, probabilities = sampler.choose(count, rng)
+    times = items.times_sampled[slots] + _earlier_in_batch(slots) + 1
+    used_up = slots[:0]
+    if max_times_sampled:
+        last = times >= max_times_sampled
+        if last.any():
+            end = int(last.argmax()) + 1
+            slots, probabilities, times = slots[:end], probabilities[:end], times[:end]
+            used_up = slots[end - 1 :]
+            sampler.remove(used_up)
+    np.add.at(items.times_sampled, slots, 1)
+    return Draw(slots, probabilities, times.astype(np.int32, copy=False), int((times == 1).sum()), used_up)
+
+
+def _earlier_in_batch(slots: _Slots) -> npt.NDArray[np.int32]:
+    """How often the slot at each position stands before it in `slots`."""
+    if slots.size == 1:
+        return np.zeros(1, np.int32)
+    order = slots.argsort(kind="stable")
+    ordered = slots[order]
+    starts = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    positions = np.arange(slots.size)
+    rank = positions - np.maximum.accumulate(np.where(starts, positions, 0))
+    earlier = np.empty(slots.size, np.int32)
+    earlier[order] = rank
+    return earlier

@@ -1,0 +1,106 @@
+"""A replay server: the replay service behind a courier server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import final
+
+from topology.nodes import courier
+from topology.nodes.replay.client import Client
+from topology.nodes.replay.messages import SampleBatch, WriteBatch
+from topology.nodes.replay.service import ReplayService
+from topology.nodes.replay.table import Table
+
+__all__ = ["Server"]
+
+
+@final
+class _Handlers:
+    """The service as the courier exposes it: calls that may wait return futures."""
+
+    def __init__(self, service: ReplayService) -> None:
+        self._service = service
+        self.delete = service.delete
+        self.reset = service.reset
+        self.server_info = service.server_info
+        self.update_priorities = service.update_priorities
+
+    @courier.asynchronous
+    def insert(self, batch: WriteBatch) -> Future[None]:
+        return self._service.insert(batch)
+
+    @courier.asynchronous
+    def sample(self, table: str, batch_size: int, timeout_s: float | None) -> Future[SampleBatch]:
+        return self._service.sample(table, batch_size, timeout_s)
+
+
+@final
+class Server:
+    """Serves tables.
+
+        with replay.Server([table]) as server:
+            client = replay.Client(server.address)
+
+    Args:
+        tables: at least one, with distinct names.
+        port: TCP port on this machine; 0 picks a free one.
+        address: "unix:/path" or "host:port" instead. With neither, a fresh unix socket.
+        secret: the run's secret, needed to serve beyond this machine.
+
+    Raises:
+        ValueError: no table, or two of one name.
+        LaunchError: the address is taken.
+    """
+
+    def __init__(
+        self, tables: Sequence[Table], port: int | None = None, *, address: str | None = None, secret: bytes = b""
+    ) -> None:
+        self._service = ReplayService(tables)
+        self._courier = courier.Server("replay", address=address, port=port, secret=secret)
+        courier.bind_object(self._courier, _Handlers(self._service))
+        self._stopped = threading.Event()
+
+    def start(self) -> None:
+        """Lets clients in. Returns at once."""
+        self._courier.start()
+
+    def stop(self) -> None:
+        """Fails the calls that wait, at once, and closes all connections. Idempotent."""
+        self._service.close()
+        self._courier.stop()
+        self._stopped.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Blocks until the server is stopped; returns whether it is."""
+        return self._stopped.wait(timeout_s)
+
+    @property
+    def address(self) -> str:
+        """What clients are given."""
+        return self._courier.address
+
+    @property
+    def port(self) -> int:
+        """TCP port; `CourierError` when it has none."""
+        return self._courier.port
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        """The tables by name."""
+        return dict(self._service.tables)
+
+    def localhost_client(self) -> Client:
+        """A client for this process, without a connection; pickled, it becomes one with a connection."""
+        return Client.within(self._service, self.address)
+
+    def __enter__(self) -> Server:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<replay.Server {self.address}: {', '.join(self._service.tables)}>"

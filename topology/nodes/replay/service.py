@@ -1,0 +1,157 @@
+"""The replay service without a network: what a server's methods do. Blocking calls return futures and hold no thread."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.clock import SYSTEM_CLOCK, Clock
+from topology.errors import ReplayDeadlineExceeded, ReplayError
+from topology.nodes.replay.alarms import Alarms
+from topology.nodes.replay.info import TableInfo
+from topology.nodes.replay.layouts import Store
+from topology.nodes.replay.messages import SampleBatch, StreamLost, WriteBatch
+from topology.nodes.replay.requests import InsertRequest, SampleRequest
+from topology.nodes.replay.sample_call import SampleCall
+from topology.nodes.replay.streams import Stream, find_table
+from topology.nodes.replay.table import Table
+from topology.nodes.replay.watch import Watch
+
+__all__ = ["ReplayService"]
+
+_MOST_STREAMS = 16_384  # writers that vanished without closing hold a window of steps each; the idlest are dropped
+
+
+@final
+class ReplayService:
+    """Tables, the steps they share, and the calls on them. Thread-safe.
+
+    Args:
+        tables: at least one, with distinct names.
+        clock: for timeouts and reports.
+        report_after_s: a call that waits so long is reported in the log, with what blocks it.
+
+    Raises:
+        ValueError: no table, or two of one name.
+    """
+
+    def __init__(self, tables: Sequence[Table], *, clock: Clock = SYSTEM_CLOCK, report_after_s: float = 30.0) -> None:
+        if not tables:
+            raise ValueError("a replay server needs at least one table, got none")
+        self.tables = {table.name: table for table in tables}
+        if len(self.tables) < len(tables):
+            raise ValueError(f"two tables have the same name: {sorted(table.name for table in tables)}")
+        self.store = Store()
+        self._alarms = Alarms(clock)
+        self._watches = {name: Watch(table, self._alarms, clock, report_after_s) for name, table in self.tables.items()}
+        self._copiers = ThreadPoolExecutor(2, thread_name_prefix="replay-copy")
+        self._lock = threading.Lock()
+        self._streams: OrderedDict[int, Stream] = OrderedDict()
+
+    # -- writers ------------------------------------------------------------------------------------------------------
+
+    def insert(self, batch: WriteBatch) -> Future[None]:
+        """Writes steps and items. The result comes when all items are in their tables.
+
+        Errors: `TableNotFound`, `ValueError` (signature, priorities), `StreamLost`, `ReplayError` (stopped). Cancelling
+        the future takes back the items that are not in their tables yet.
+        """
+        with self._lock:
+            stream = self._streams.get(batch.stream)
+            if stream is None:
+                if batch.columns is None:
+                    raise StreamLost(f"stream {batch.stream:x} is not known here: begin a new one")
+                stream = self._streams[batch.stream] = Stream(self.store, self.tables, self._submit_insert)
+            self._streams.move_to_end(batch.stream)
+            idlest = self._streams.popitem(last=False)[1] if len(self._streams) > _MOST_STREAMS else None
+        if idlest is not None:
+            idlest.close()
+        reply = stream.write(batch)
+        if stream.lost:
+            with self._lock:
+                self._streams.pop(batch.stream, None)
+        return reply
+
+    def _submit_insert(self, table: Table, request: InsertRequest) -> None:
+        if not table.insert(request):
+            self._watches[table.name].waiting(request)
+
+    # -- samplers -----------------------------------------------------------------------------------------------------
+
+    def sample(self, table: str, batch_size: int, timeout_s: float | None = None) -> Future[SampleBatch]:
+        """Draws `batch_size` items. The result comes when the limiter has let all of them pass.
+
+        Cancelling the future ends the wait. What was drawn for a call that is cancelled or times out goes to the next.
+
+        Args:
+            table: name of the table.
+            batch_size: at least 1.
+            timeout_s: `ReplayDeadlineExceeded` after so many seconds; None waits for ever.
+        """
+        found = find_table(self.tables, table)
+        if batch_size < 1:
+            raise ValueError(f"table {table!r}: batch_size must be at least 1, got {batch_size}")
+        call = SampleCall(found, self._copiers)
+        request = SampleRequest(batch_size, call.drawn)
+        ended = found.sample(request)
+        call.submitted()
+        if not ended:
+            self._wait_for_sample(found, request, call.reply, timeout_s)
+        return call.reply
+
+    def _wait_for_sample(
+        self, table: Table, request: SampleRequest, reply: Future[SampleBatch], timeout_s: float | None
+    ) -> None:
+        self._watches[table.name].waiting(request)
+        reply.add_done_callback(functools.partial(_withdraw, table, request))
+        if timeout_s is not None:
+            expire = functools.partial(_expire, table, request, timeout_s)
+            cancel_alarm = self._alarms.schedule(timeout_s, expire)
+            reply.add_done_callback(lambda _: cancel_alarm())
+
+    # -- items and tables ---------------------------------------------------------------------------------------------
+
+    def update_priorities(self, table: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int:
+        """Sets priorities of items, keys [n] and priorities [n]; returns how many keys were in the table."""
+        return find_table(self.tables, table).update_priorities(keys, priorities)
+
+    def delete(self, table: str, keys: npt.NDArray[np.uint64]) -> int:
+        """Removes items, keys [n]; returns how many were in the table."""
+        return find_table(self.tables, table).delete(keys)
+
+    def reset(self, table: str) -> None:
+        """Empties a table and its limiter's counts."""
+        find_table(self.tables, table).reset()
+
+    def server_info(self) -> dict[str, TableInfo]:
+        """`TableInfo` of every table."""
+        return {name: table.info for name, table in self.tables.items()}
+
+    def close(self, reason: str = "the replay server was stopped") -> None:
+        """Fails every waiting call at once with a ReplayError that says `reason`, and ends the service's threads."""
+        for table in self.tables.values():
+            table.close(reason)
+        with self._lock:
+            streams = list(self._streams.values())
+            self._streams.clear()
+        for stream in streams:
+            stream.close()
+        self._alarms.close()
+        self._copiers.shutdown()
+
+
+def _expire(table: Table, request: SampleRequest, timeout_s: float) -> None:
+    text = f"no {request.count} samples within {timeout_s} s from table {table.describe()}"
+    table.cancel(request, ReplayDeadlineExceeded(text))
+
+
+def _withdraw(table: Table, request: SampleRequest, reply: Future[SampleBatch]) -> None:
+    if reply.cancelled():
+        table.cancel(request, ReplayError("the sampler was closed"))

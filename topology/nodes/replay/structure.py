@@ -1,0 +1,138 @@
+"""Nested structures: taken apart into leaves, and put together again with the same types.
+
+Containers are dicts, lists, tuples, named tuples and dataclasses; anything else, None too, is a leaf. Dicts are walked
+in the order of their sorted keys, as in dm-tree and JAX. A `Shape` is what remains when the leaves are taken out:
+hashable, picklable (classes by reference or by value), and comparable across processes through `describe`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+__all__ = ["Path", "Shape", "describe", "flatten", "leaf_count", "paths", "show_path", "unflatten"]
+
+Path: TypeAlias = "tuple[str | int, ...]"
+# None for a leaf; else (class of the container, keys, shapes of the children).
+Shape: TypeAlias = "tuple[type, tuple[str | int, ...], tuple[Shape, ...]] | None"
+
+_ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None)})
+
+
+def flatten(tree: Any) -> tuple[list[Any], Shape]:
+    """Leaves of `tree`, in order, and its shape.
+
+    Example:
+        >>> leaves, shape = flatten({"b": (1, 2), "a": 0})
+        >>> leaves
+        [0, 1, 2]
+        >>> unflatten(shape, "xyz")
+        {'a': 'x', 'b': ('y', 'z')}
+    """
+    leaves: list[Any] = []
+    return leaves, _flatten(tree, leaves)
+
+
+def _flatten(tree: Any, leaves: list[Any]) -> Shape:
+    kind = type(tree)
+    if kind is dict:  # by far the most frequent container: no detour for it
+        keys = tuple(sorted(tree))
+        shapes: list[Shape] = []
+        for key in keys:
+            child = tree[key]
+            if _is_container(child):
+                shapes.append(_flatten(child, leaves))
+            else:
+                leaves.append(child)
+                shapes.append(None)
+        return kind, keys, tuple(shapes)
+    if not _is_container(tree):
+        leaves.append(tree)
+        return None
+    kind, keys, children = _open(tree)
+    return kind, keys, tuple([_flatten(child, leaves) for child in children])
+
+
+def _is_container(value: Any) -> bool:
+    kind = type(value)
+    if kind in _ATOMS:
+        return False
+    return isinstance(value, dict | list | tuple) or hasattr(kind, "__dataclass_fields__")
+
+
+def _open(tree: Any) -> tuple[type, tuple[str | int, ...], list[Any]]:
+    """Class, keys and children of a container."""
+    kind = type(tree)
+    if isinstance(tree, dict):
+        keys = tuple(sorted(tree))
+        return (OrderedDict if isinstance(tree, OrderedDict) else dict), keys, [tree[key] for key in keys]
+    if hasattr(kind, "_fields"):
+        return kind, tuple(kind._fields), list(tree)
+    if isinstance(tree, list | tuple):
+        return (list if isinstance(tree, list) else tuple), tuple(range(len(tree))), list(tree)
+    keys = tuple(field.name for field in dataclasses.fields(tree))
+    return kind, keys, [getattr(tree, str(key)) for key in keys]
+
+
+def unflatten(shape: Shape, leaves: Sequence[Any]) -> Any:
+    """Puts `leaves` back into `shape`.
+
+    Raises:
+        ValueError: their number is not that of the shape's leaves.
+    """
+    expected = leaf_count(shape)
+    if expected != len(leaves):
+        raise ValueError(f"{describe(shape)} has {expected} leaves, got {len(leaves)}")
+    return _build(shape, iter(leaves))
+
+
+def _build(shape: Shape, leaves: Iterator[Any]) -> Any:
+    if shape is None:
+        return next(leaves)
+    kind, keys, shapes = shape
+    children = [_build(child, leaves) for child in shapes]
+    if issubclass(kind, dict):
+        return kind(zip(keys, children, strict=True))
+    if kind is list or kind is tuple:
+        return kind(children)
+    return kind(**dict(zip(map(str, keys), children, strict=True)))
+
+
+def leaf_count(shape: Shape) -> int:
+    """Number of leaves of a shape."""
+    return 1 if shape is None else sum(map(leaf_count, shape[2]))
+
+
+def paths(shape: Shape) -> list[Path]:
+    """The keys that lead to each leaf, in the order of `flatten`."""
+    if shape is None:
+        return [()]
+    _, keys, shapes = shape
+    return [(key, *rest) for key, child in zip(keys, shapes, strict=True) for rest in paths(child)]
+
+
+def show_path(path: Path) -> str:
+    """A path as messages name it.
+
+    Example:
+        >>> show_path(("observation", "pixels", 0))
+        'observation/pixels/0'
+    """
+    return "/".join(map(str, path)) or "(root)"
+
+
+def describe(shape: Shape) -> str:
+    """A shape as text. Two processes that each have their own `__main__.Step` give the same text for it.
+
+    Example:
+        >>> describe(flatten({"a": 0, "b": (1, 2)})[1])
+        'dict(a=*, b=tuple(0=*, 1=*))'
+    """
+    if shape is None:
+        return "*"
+    kind, keys, shapes = shape
+    inside = ", ".join(f"{key}={describe(child)}" for key, child in zip(keys, shapes, strict=True))
+    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    return f"{name}({inside})"

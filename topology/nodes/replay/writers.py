@@ -1,0 +1,471 @@
+"""Writers: append steps, build items from them, send both in batches.
+
+Nothing travels until it must: items and the steps they use go out together when a few dozen have gathered, when a
+`flush` needs them out, or at once when the writer has been quiet. At most a few messages are under way; then the writer
+blocks, which is how the rate limiter of a table holds its writers back.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, final
+
+import cloudpickle
+import numpy as np
+
+from topology.clock import SYSTEM_CLOCK, Clock, Deadline
+from topology.errors import ReplayDeadlineExceeded, ReplayError
+from topology.nodes.replay.history import StepBuffer, Steps, TrajectoryColumn
+from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
+from topology.nodes.replay.messages import StreamLost, WriteBatch
+from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
+from topology.nodes.replay.specs import LeafSpec, Signature
+from topology.nodes.replay.structure import Shape, describe, flatten, paths
+from topology.nodes.replay.templates import Template
+
+__all__ = ["TrajectoryWriter"]
+
+_SEND_ITEMS = 64
+_SEND_BYTES = 512 << 10
+_QUIET_S = 0.005
+_MOST_IN_FLIGHT = 4
+
+_Key = tuple[int, Steps, bool]
+
+
+class Backend(Protocol):
+    """What a writer needs of its client."""
+
+    def insert(self, batch: WriteBatch) -> Future[None]:
+        """Sends a batch; the future is done when its items are in their tables."""
+
+    def signature(self, table: str) -> Signature | None:
+        """The table's signature. Raises `TableNotFound`."""
+
+
+@final
+class TrajectoryWriter:
+    """Writes steps and items to the tables of one server. For one thread.
+
+        with client.trajectory_writer(num_keep_alive_refs=2) as writer:
+            writer.append({"observation": first})
+            ...
+                writer.append({"observation": o, "action": a, "reward": r})
+                writer.create_item("table", priority=1.0, trajectory={
+                    "o_tm1": writer.history["observation"][-2], "a_tm1": writer.history["action"][-1], ...})
+                writer.flush(block_until_num_items=100)
+
+    Items of one writer enter a table in the order they were created. Every step is sent once, when the first item uses
+    it. `create_item` blocks while too much is under way, `flush` and `end_episode` until items are in their tables.
+
+    An error the server reports (or the end of the program) is raised by the next call of any method. The items that
+    were under way then are lost; the writer stays usable.
+
+    Args:
+        backend: the client.
+        num_keep_alive_refs: how many of the latest steps items can be built from.
+        validate_items: whether to fetch the signatures of tables and check items before they are sent.
+        clock: for timeouts.
+    """
+
+    def __init__(
+        self, backend: Backend, num_keep_alive_refs: int, *, validate_items: bool = True, clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        if num_keep_alive_refs < 1:
+            raise ValueError(f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer")
+        self._backend = backend
+        self._keep = num_keep_alive_refs
+        self._validate = validate_items
+        self._clock = clock
+        self._buffer = StepBuffer()
+        self._template = Template(self._buffer)
+        self._outbox = Outbox(self._buffer)
+        self._layout_of: dict[tuple[Shape, tuple[_Key, ...]], int] = {}
+        self._admitted: set[tuple[str, int]] = set()
+        self._step_is_open = False
+        self._episode = secrets.randbits(64)
+        self._episode_steps = 0
+        self._runs: list[PendingRun] = []
+        self._open_run: dict[str, PendingRun] = {}
+        self._buffered = 0
+        self._first, self._stop = math.inf, 0
+        self._last_sent_s = -math.inf
+        self._closed = False
+        self._changed = threading.Condition()  # guards what follows, shared with the thread that gets replies
+        self._in_flight: dict[int, Pending] = {}
+        self._unconfirmed = 0
+        self._sent = 0
+        self._lost: list[tuple[int, Pending]] = []
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> TrajectoryWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # After an error of the service itself, waiting for it would only hide the error.
+        if kind is None or not issubclass(kind, ReplayError):
+            self.flush()
+        self.close()
+
+    # -- steps --------------------------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> Any:
+        """The steps since the start or the last `end_episode`, in the structure of the steps, a list-like a column.
+
+        Index columns with ints, slices or lists of ints to build trajectories. Columns that a step did not have are
+        None there: using such a cell raises ValueError.
+
+        Raises:
+            RuntimeError: nothing was appended yet.
+        """
+        return self._template.history
+
+    @property
+    def episode_steps(self) -> int:
+        """Completed steps since the last `end_episode`."""
+        return self._episode_steps
+
+    @property
+    def step_is_open(self) -> bool:
+        """Whether the last `append` was a partial step."""
+        return self._step_is_open
+
+    def append(self, data: Any, *, partial_step: bool = False) -> None:
+        """Appends a step: a structure of arrays and numbers. None at a leaf means that the step does not have it.
+
+        Args:
+            data: the step. Its structure may differ from that of other steps.
+            partial_step: the step stays open, and the next `append` adds to it.
+
+        Raises:
+            ValueError: a leaf's dtype or shape differs from earlier steps, or was set in this step already.
+            TypeError: a leaf cannot be stored.
+        """
+        self._begin()
+        leaves, shape = flatten(data)
+        plan = self._template.plan(shape)
+        buffer = self._buffer
+        step = buffer.next_step - 1 if self._step_is_open else buffer.next_step
+        columns, cells = buffer.columns, []
+        for column, leaf in zip(plan, leaves, strict=True):
+            if leaf is None:
+                continue
+            value = leaf if isinstance(leaf, np.ndarray | np.generic) else np.asarray(leaf)
+            known = columns[column]
+            if known.dtype is None or value.dtype != known.dtype or value.shape != known.shape:
+                buffer.check(column, value)
+            if self._step_is_open and known.has(step):
+                raise ValueError(
+                    f"field {self._template.path_text(column)} was set in this step already, by an earlier partial "
+                    f"append; leave it out or give None"
+                )
+            cells.append((column, value))
+        if not self._step_is_open:
+            self._advance(1)
+        for column, value in cells:
+            buffer.set(step, column, value)
+            if self._step_is_open:
+                self._outbox.cell_set(step, column)
+        self._step_is_open = partial_step
+        self._episode_steps += not partial_step
+
+    def append_batch(self, data: Any) -> None:
+        """Appends n steps at once: a structure of arrays [n, ...].
+
+        All n can be used by items until the next append, besides the `num_keep_alive_refs` - 1 steps before them.
+
+        Raises:
+            ValueError: as for `append`; or the leaves differ in length, or a partial step is open.
+        """
+        self._begin()
+        if self._step_is_open:
+            raise ValueError("a partial step is open: close it with append before appending a batch")
+        leaves, shape = flatten(data)
+        plan = self._template.plan(shape)
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        lengths = {array.shape[:1] for array in arrays}
+        if len(lengths) != 1 or lengths & {(), (0,)}:
+            found = ", ".join(f"{self._template.path_text(c)} {a.shape}" for c, a in zip(plan, arrays, strict=True))
+            raise ValueError(f"the leaves of a batch of steps need one common leading length above 0, got {found}")
+        for column, array in zip(plan, arrays, strict=True):
+            self._buffer.check(column, array, batched=True)
+        first, count = self._buffer.next_step, len(arrays[0])
+        self._advance(count)
+        for column, array in zip(plan, arrays, strict=True):
+            self._buffer.extend(column, first, array)
+        self._episode_steps += count
+
+    def _advance(self, count: int) -> None:
+        """Makes room for `count` new steps."""
+        buffer = self._buffer
+        buffer.next_step += count
+        alive = max(buffer.next_step - self._keep - count + 1, buffer.history_first)
+        if alive > buffer.first_alive:
+            buffer.first_alive = alive
+            if buffer.can_drop(alive):
+                self._drop_before(alive)
+
+    def _drop_before(self, step: int) -> None:
+        """Lets go of steps before `step`, but for those that must perhaps be sent again."""
+        with self._changed:
+            waiting = [pending.first for pending in self._in_flight.values()]
+            waiting += [pending.first for _, pending in self._lost]
+        self._buffer.drop_before(int(min([step, self._first, *waiting])))
+
+    # -- items --------------------------------------------------------------------------------------------------------
+
+    def create_item(self, table: str, priority: float, trajectory: Any) -> None:
+        """Creates an item in `table` from columns of the history.
+
+        Args:
+            table: name of the table.
+            priority: finite and not negative.
+            trajectory: a structure whose leaves are `TrajectoryColumn`s, e.g. `history["observation"][-3:]`.
+
+        Blocks only while too much is under way, as when the table's rate limiter lets nothing pass.
+
+        Raises:
+            TypeError: a leaf is something else.
+            ValueError: a step has expired, the priority is not allowed, or the item does not match the signature.
+            TableNotFound: the server has no such table.
+        """
+        self.create_items(table, (priority,), trajectory)
+
+    def create_items(self, table: str, priorities: Sequence[float], trajectory: Any, *, period: int = 1) -> None:
+        """Creates one item for each of `priorities`: the last is `trajectory`, each other `period` steps before the next.
+
+        So after `append_batch` of n steps, `create_items("table", [1.0] * n, {k: v[-1:] for k, v in history.items()})`
+        makes an item of every step. For the rest see `create_item`.
+        """
+        self._begin()
+        values = [float(priority) for priority in priorities]
+        if not values:
+            return
+        for value in values:
+            if not 0 <= value < math.inf:
+                raise ValueError(f"table {table!r}: priorities must be finite and not negative, got {value}")
+        first, stop, layout = self._layout(trajectory)
+        oldest = first - period * (len(values) - 1)
+        if oldest < self._buffer.first_alive:
+            raise ValueError(
+                f"table {table!r}: an item begins {self._buffer.next_step - oldest} steps ago; only the latest "
+                f"{self._buffer.next_step - self._buffer.first_alive} steps can be used, see num_keep_alive_refs"
+            )
+        if (table, layout) not in self._admitted:
+            self._admit(table, layout)
+        run = self._run(table, layout)
+        run.first_steps.extend(range(oldest, first + 1, period))
+        run.priorities.extend(values)
+        self._buffered += len(values)
+        self._first, self._stop = min(self._first, oldest), max(self._stop, stop)
+        if self._is_due():
+            self._send()
+
+    def _layout(self, trajectory: Any) -> tuple[int, int, int]:
+        """First step of an item, the step after its last, and the number of its layout."""
+        leaves, shape = flatten(trajectory)
+        buffer, low, high = self._buffer, math.inf, -1
+        for leaf in leaves:
+            if type(leaf) is not TrajectoryColumn or not leaf.belongs_to(buffer):
+                raise TypeError(
+                    "the leaves of a trajectory are columns of this writer's history, such as "
+                    f"writer.history['reward'][-1:], got {type(leaf).__name__}"
+                )
+            steps = leaf.steps
+            if steps:
+                low, high = min(low, steps[0], steps[-1]), max(high, steps[0], steps[-1])
+                if type(steps) is tuple:
+                    low, high = min(low, *steps), max(high, *steps)
+        if high < 0:
+            raise ValueError("an item needs at least one step; every leaf of the trajectory is empty")
+        base = int(low)
+        keys = tuple([(leaf.column, _relative(leaf.steps, base), leaf.is_squeezed) for leaf in leaves])
+        number = self._layout_of.get((shape, keys))
+        if number is None:
+            number = self._layout_of[shape, keys] = self._outbox.add_layout(_layout_spec(shape, keys))
+        return base, high + 1, number
+
+    def _admit(self, table: str, layout: int) -> None:
+        if self._validate:
+            signature = self._backend.signature(table)
+            if signature is not None:
+                signature.check(table, [self._leaf_spec(leaf) for leaf in self._outbox.layout(layout).leaves])
+        self._admitted.add((table, layout))
+
+    def _leaf_spec(self, leaf: LeafPattern) -> LeafSpec:
+        spec = self._buffer.spec(leaf.column)
+        assert spec is not None  # a TrajectoryColumn refers to cells that were set
+        return spec.path, (spec.shape if leaf.squeezed else (len(leaf.steps), *spec.shape)), spec.dtype
+
+    def _run(self, table: str, layout: int) -> PendingRun:
+        run = self._open_run.get(table)
+        if run is None or run.layout != layout or run.episode != self._episode:
+            run = self._open_run[table] = PendingRun(table, layout, self._episode)
+            self._runs.append(run)
+        return run
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def _is_due(self) -> bool:
+        if self._buffered >= _SEND_ITEMS:
+            return True
+        if (self._stop - self._first) * self._buffer.row_bytes >= _SEND_BYTES:
+            return True
+        return not self._in_flight and self._clock.monotonic() - self._last_sent_s > _QUIET_S
+
+    def _take_pending(self) -> Pending:
+        first = 0 if self._first == math.inf else int(self._first)
+        pending = Pending(self._runs, self._buffered, first, self._stop)
+        self._runs, self._open_run = [], {}
+        self._buffered, self._first, self._stop = 0, math.inf, 0
+        return pending
+
+    def _send(self, deadline: Deadline | None = None, *, last: bool = False) -> None:
+        """Sends what is buffered; blocks while too many messages are under way."""
+        self._wait(lambda: len(self._in_flight) < _MOST_IN_FLIGHT, deadline)
+        self._post(self._take_pending(), last=last)
+
+    def _post(self, pending: Pending, *, last: bool = False) -> None:
+        outbox = self._outbox
+        if outbox.must_restart(pending):
+            self._backend.insert(outbox.farewell()).add_done_callback(_ignore)
+            outbox.reset()
+        message = outbox.message(pending, self._buffer.first_alive, last=last)
+        with self._changed:
+            number = self._sent = self._sent + 1
+            self._in_flight[number] = pending
+            self._unconfirmed += pending.count
+        self._last_sent_s = self._clock.monotonic()
+        try:
+            future = self._backend.insert(message)
+        except BaseException as error:
+            self._settle(number, error)
+            raise
+        future.add_done_callback(functools.partial(self._on_reply, number))
+
+    def _on_reply(self, number: int, future: Future[None]) -> None:
+        error = ReplayError("the message was cancelled") if future.cancelled() else future.exception()
+        self._settle(number, error)
+
+    def _settle(self, number: int, error: BaseException | None) -> None:
+        with self._changed:
+            pending = self._in_flight.pop(number)
+            self._unconfirmed -= pending.count
+            if isinstance(error, StreamLost):
+                self._lost.append((number, pending))
+            elif error is not None and self._error is None:
+                self._error = error
+            self._changed.notify_all()
+
+    def _wait(self, ready: Callable[[], bool], deadline: Deadline | None = None) -> None:
+        """Waits for replies until `ready()`; sends again what a lost stream lost.
+
+        Raises:
+            ReplayDeadlineExceeded: the deadline passed.
+            ReplayError, CourierError: what the server or the connection reported.
+        """
+        while True:
+            remaining = None if deadline is None else deadline.remaining()
+            with self._changed:
+                self._clock.wait_for(self._changed, lambda: bool(self._error or self._stranded() or ready()), remaining)
+                if self._error is None and not self._stranded():
+                    if ready():
+                        return
+                    raise ReplayDeadlineExceeded(
+                        f"{self._unconfirmed} items were sent and are not confirmed yet; they will still be inserted "
+                        "when the rate limiters of their tables let them pass"
+                    )
+                error, self._error = self._error, None
+                lost, self._lost = sorted(self._lost, key=lambda entry: entry[0]), []
+            self._outbox.reset()
+            if error is not None:
+                raise error
+            for _, pending in lost:
+                self._post(pending)
+
+    def _stranded(self) -> bool:
+        """Whether items wait to be sent again, and nothing that was sent before them is under way."""
+        return bool(self._lost) and not self._in_flight
+
+    def _begin(self) -> None:
+        """What every call does first."""
+        if self._closed:
+            raise ReplayError("the writer is closed; make a new one")
+        if self._error is not None or self._lost:
+            self._wait(lambda: not self._lost)
+
+    # -- waiting ------------------------------------------------------------------------------------------------------
+
+    def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
+        """Blocks until at most `block_until_num_items` items are not in their tables yet.
+
+        Args:
+            block_until_num_items: so many of the latest items may still be on their way.
+            timeout_ms: limit in milliseconds; None or negative for none.
+
+        Raises:
+            ValueError: `block_until_num_items` is negative.
+            ReplayDeadlineExceeded: the limit passed. The items are still inserted later; the writer stays usable.
+        """
+        if block_until_num_items < 0:
+            raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
+        self._begin()
+        if self._buffered + self._unconfirmed <= block_until_num_items:
+            return
+        deadline = Deadline(None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3, self._clock)
+        if self._buffered > block_until_num_items:
+            self._send(deadline)
+        self._wait(lambda: not self._lost and self._buffered + self._unconfirmed <= block_until_num_items, deadline)
+
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
+        """Flushes all items, closes an open step and begins a new episode.
+
+        Args:
+            clear_buffers: whether the history begins anew; False lets trajectories span episodes.
+            timeout_ms: limit in milliseconds; None or negative for none.
+
+        Raises:
+            ReplayDeadlineExceeded: the limit passed. The new episode has begun all the same, and the items are still
+                inserted later.
+        """
+        try:
+            self.flush(0, timeout_ms)
+        finally:
+            self._step_is_open = False
+            self._episode = secrets.randbits(64)
+            self._episode_steps = 0
+            if clear_buffers:
+                self._buffer.history_first = self._buffer.first_alive = self._buffer.next_step
+
+    def close(self) -> None:
+        """Sends what is buffered and lets go of the server's copy of the steps. Does not wait. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._buffered:
+            self._post(self._take_pending(), last=True)
+        elif self._outbox.is_open:
+            self._backend.insert(self._outbox.farewell()).add_done_callback(_ignore)
+
+
+def _ignore(future: Future[None]) -> None:
+    """The end of a stream that nothing depends on: at worst the server drops it by itself, later."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _relative(steps: Steps, base: int) -> Steps:
+    if type(steps) is range:
+        return range(steps.start - base, steps.stop - base, steps.step)
+    return tuple(step - base for step in steps)
+
+
+def _layout_spec(shape: Shape, keys: Sequence[_Key]) -> LayoutSpec:
+    leaves = tuple(LeafPattern(*key) for key in keys)
+    return LayoutSpec(leaves, describe(shape), cloudpickle.dumps(shape), tuple(paths(shape)))
