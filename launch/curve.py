@@ -6,7 +6,7 @@ import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -16,6 +16,7 @@ __all__ = ["Curve", "draw_text", "find_curves", "short_number", "write_png"]
 
 _ENDINGS = ("return", "reward", "score")
 _STEPS = "actor_steps"
+_MOST_POINTS = 4096
 
 
 @final
@@ -39,14 +40,10 @@ class Curve:
 
     def smoothed(self, window: int) -> Curve:
         """A running mean over the last `window` points."""
-        means = (self.y[max(0, end - window) : end] for end in range(1, len(self.y) + 1))
-        return Curve(
-            name=self.name,
-            measured=self.measured,
-            x_name=self.x_name,
-            x=self.x,
-            y=tuple(sum(part) / len(part) for part in means),
-        )
+        sums = [0.0, *itertools.accumulate(self.y)]
+        starts = [max(0, end - window) for end in range(1, len(sums))]
+        means = tuple((sums[end] - sums[start]) / (end - start) for end, start in enumerate(starts, 1))
+        return replace(self, y=means)
 
 
 def find_curves(metrics: Metrics) -> list[Curve]:
@@ -63,10 +60,11 @@ def find_curves(metrics: Metrics) -> list[Curve]:
 def _make_curve(metrics: Metrics, label: str, key: str) -> Curve:
     counter = metrics.counter(_STEPS)
     start = (metrics.span() or (0.0, 0.0))[0]
+    nodes = [node for node in metrics.groups[label].values() if key in node]
+    stride = 1 + sum(len(node[key].values) for node in nodes) // _MOST_POINTS
     points: list[tuple[float, float]] = []
-    for node in metrics.groups[label].values():
-        if key in node:
-            points += zip(_xs(node, node[key], counter, start), node[key].values, strict=True)
+    for node in nodes:
+        points += zip(_xs(node, node[key], counter, start)[::stride], node[key].values[::stride], strict=True)
     points = sorted(point for point in points if all(map(math.isfinite, point)))
     return Curve(
         name=f"{label} {key.replace('_', ' ')}" if label not in key else key.replace("_", " "),
