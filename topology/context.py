@@ -91,6 +91,11 @@ class StopToken:
         _call(handler)
         return lambda: None
 
+    def discard(self, handler: Callable[[], None]) -> None:
+        """Takes back every registration of `handler`; does nothing when there is none."""
+        with self._lock:
+            self._callbacks = {key: known for key, known in self._callbacks.items() if known != handler}
+
     def _forget(self, key: int) -> None:
         with self._lock:
             self._callbacks.pop(key, None)

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from weakref import WeakKeyDictionary
 
 from topology.context import StopToken, try_get_context
 
@@ -27,7 +26,6 @@ __all__ = [
 _logger = logging.getLogger(__name__)
 _lock = threading.Lock()
 _runs: list[tuple[int, StopToken]] = []
-_removers: WeakKeyDictionary[StopToken, dict[Callable[[], None], Callable[[], None]]] = WeakKeyDictionary()
 _no_run = StopToken()
 
 
@@ -103,19 +101,13 @@ def register_stop_handler(handler: Callable[[], None]) -> None:
     It may outlive the thread that registered it. Outside a program the handler is kept but nothing calls it.
     """
     token = _find_token() or _no_run
-    unregister_stop_handler(handler)
-    remove = token.on_stop(handler)
-    with _lock:
-        _removers.setdefault(token, {})[handler] = remove
+    token.discard(handler)
+    token.on_stop(handler)
 
 
 def unregister_stop_handler(handler: Callable[[], None]) -> None:
     """Takes `register_stop_handler` back; does nothing for a handler that is not registered."""
-    token = _find_token() or _no_run
-    with _lock:
-        remove = _removers.get(token, {}).pop(handler, None)
-    if remove is not None:
-        remove()
+    (_find_token() or _no_run).discard(handler)
 
 
 def make_program_stopper(launch_type: object = None) -> Callable[[], None]:
