@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, final
 
 from topology.address import Address
 from topology.context import get_context
-from topology.errors import ProgramError
 from topology.handle import Handle
 from topology.node import Node, NodeDescription
+from topology.nodes.courier.cacher import CacheOptions, Cacher
 from topology.nodes.courier.client import Client
 from topology.nodes.courier.server import Server, bind_object, public_methods
 from topology.nodes.python import PyClassNode
@@ -94,5 +94,75 @@ class CourierNode(PyClassNode[CourierHandle]):
                 instance.run()
             else:
                 context.stop.wait()
+        finally:
+            server.stop()
+
+
+@final
+class CacherNode(Node[CourierHandle]):
+    """Stands in for a node that answers the same questions to many: same calls, answered from a store kept fresh.
+
+    The first call of a key (method and arguments) goes through to the source; from then on the cacher asks the source
+    once an interval, whatever the number of clients. A value older than `stale_after_ms` is not served: callers get
+    `StaleError` with its age until the source is back. Put it in front of reads such as `get_variables` only: a
+    repeated call is answered without being made.
+
+    Args:
+        source: handle of the node it stands in for.
+        refresh_interval_ms: milliseconds between two fetches of a key.
+        stale_after_ms: age in milliseconds above which a value is not served; at least `refresh_interval_ms`.
+        max_keys: keys kept; above it the one not asked for longest goes.
+        methods: names that may be called; None for all.
+        courier_client_kwargs: options of every `Client` that a handle of this node becomes.
+    """
+
+    def __init__(
+        self,
+        source: Handle[Client],
+        refresh_interval_ms: float,
+        stale_after_ms: float,
+        *,
+        max_keys: int = 16,
+        methods: Collection[str] | None = None,
+        courier_client_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(source, Handle):
+            raise TypeError(f"CacherNode() takes the handle of the node it stands in for, got {source!r}")
+        self._source = source
+        self._refresh_interval_ms = refresh_interval_ms
+        self._stale_after_ms = stale_after_ms
+        self._options = CacheOptions(
+            refresh_interval_s=refresh_interval_ms / 1000, stale_after_s=stale_after_ms / 1000, max_keys=max_keys
+        )
+        self._methods = methods
+        self._courier_client_kwargs = dict(courier_client_kwargs or {})
+        self._address = Address("cacher", needs_port=False)
+        self.allocate_address(self._address)
+
+    def __repr__(self) -> str:
+        return f"<CacherNode of {self._source!r}>"
+
+    def create_handle(self) -> CourierHandle:
+        return CourierHandle(self._address, self._courier_client_kwargs)
+
+    def describe(self) -> NodeDescription:
+        return NodeDescription(
+            arguments={
+                "source": self._source,
+                "refresh_interval_ms": self._refresh_interval_ms,
+                "stale_after_ms": self._stale_after_ms,
+            },
+            methods=tuple(sorted(self._methods or ())),
+        )
+
+    def run(self) -> None:
+        context = get_context()
+        cacher = Cacher(self._source.dereference(), self._options, methods=self._methods)
+        server = Server(context.name, address=self._address.resolve(), secret=context.secret)
+        cacher.bind(server)
+        server.start()
+        try:
+            context.stop.wait()
         finally:
             server.stop()
