@@ -23,12 +23,12 @@ def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def start_and_wait_until_it_runs(start: Start, *arguments: str) -> subprocess.Popen[str]:
-    process = start("launch", "toy", "--set", "mode=wait", *arguments)
+    process = start("launch", "toy", "--set", "mode=wait", "--terminal", "current_terminal", *arguments)
     assert process.stdout is not None
     seen = []
     for line in process.stdout:
         seen.append(line)
-        if " running" in line:
+        if "counted" in line:
             return process
     raise AssertionError("".join(seen) + process.stderr.read())  # type: ignore[union-attr]
 
