@@ -84,22 +84,12 @@ class Client:
     Args:
         server_address: as `Server.address` gives it: "unix:/path" or "host:port".
         secret: the run's secret; by default that of the current node.
+        service: the server's service, in its own process: calls go to it directly.
     """
 
-    def __init__(self, server_address: str, *, secret: bytes = b"") -> None:
-        self._begin(server_address, _Remote(server_address, secret), secret)
-
-    @classmethod
-    def within(cls, service: ReplayService, server_address: str) -> Client:
-        """A client that calls a service of this process directly."""
-        client = cls.__new__(cls)
-        client._begin(server_address, _Local(service), b"")
-        return client
-
-    def _begin(self, address: str, link: _Link, secret: bytes) -> None:
-        self._address = address
-        self._secret = secret
-        self._link = link
+    def __init__(self, server_address: str, *, secret: bytes = b"", service: ReplayService | None = None) -> None:
+        self._address = server_address
+        self._link: _Link = _Remote(server_address, secret) if service is None else _Local(service)
         self._shapes: dict[bytes, Shape] = {}
         self._signatures: dict[str, Signature | None] = {}
 
@@ -159,7 +149,7 @@ class Client:
     def sample_batch(self, table: str, batch_size: int, *, timeout_s: float | None = None) -> ReplaySample:
         """A batch of items as contiguous arrays, in the structure their writers gave them.
 
-        Blocks until the rate limiter has let `batch_size` samples pass. The batch need not be smaller than the limiter's
+        Blocks until the rate limiter has let `batch_size` samples pass. The batch may be larger than the limiter's
         error buffer: samples are drawn as they become possible.
 
         Args:

@@ -78,7 +78,7 @@ class UniformSet(Distribution):
         self._position = np.empty(64, np.int64)
         self._count = 0
 
-    def add(self, slots: Slots, priorities: Floats) -> None:
+    def add(self, slots: Slots, priorities: Floats) -> None:  # noqa: ARG002  (part of the interface)
         end = self._count + slots.size
         self._members = _grown(self._members, end)
         self._position = _grown(self._position, int(slots.max()) + 1)
@@ -163,7 +163,7 @@ class Ordered(Distribution):
         self._tail = 0
         self._count = 0
 
-    def add(self, slots: Slots, priorities: Floats) -> None:
+    def add(self, slots: Slots, priorities: Floats) -> None:  # noqa: ARG002  (part of the interface)
         if self._tail + slots.size > self._order.size:
             self._compact(slots.size)
         end = self._tail + slots.size
@@ -191,11 +191,11 @@ class Ordered(Distribution):
         first = int(ahead.argmax())
         return first if ahead[first] else ahead.size
 
-    def choose(self, count: int, rng: np.random.Generator) -> tuple[Slots, Floats]:
+    def choose(self, count: int, rng: np.random.Generator) -> tuple[Slots, Floats]:  # noqa: ARG002  (part of the interface)
         at = self._tail - 1 if self._newest_first else self._head
         return np.full(count, self._order[at]), np.ones(count)
 
-    def pop(self, count: int, rng: np.random.Generator) -> tuple[Slots, Floats]:
+    def pop(self, count: int, rng: np.random.Generator) -> tuple[Slots, Floats]:  # noqa: ARG002  (part of the interface)
         span = self._order[self._head : self._tail]
         if self._newest_first:
             span = span[::-1]
@@ -253,7 +253,7 @@ class Heap(Distribution):
     def update(self, slots: Slots, priorities: Floats) -> None:
         self.add(slots, priorities)
 
-    def choose(self, count: int, rng: np.random.Generator) -> tuple[Slots, Floats]:
+    def choose(self, count: int, rng: np.random.Generator) -> tuple[Slots, Floats]:  # noqa: ARG002  (part of the interface)
         while self._current.get(self._heap[0][2]) != self._heap[0][1]:
             heapq.heappop(self._heap)
         return np.full(count, self._heap[0][2], np.int64), np.ones(count)

@@ -26,14 +26,14 @@ class _Part(NamedTuple):
 
 def gather(picks: Sequence[Picks]) -> SampleBatch:
     """Copies the picked items into arrays, in the order of the picks. Does not release them."""
-    total = sum(each.count for each in picks)
+    total = sum(each.size for each in picks)
     groups: dict[Any, list[_Part]] = {}
     offset = 0
     for each in picks:
         for layout, where, rows in each.parts:
             target = slice(offset, offset + len(rows)) if where is None else where + offset
             groups.setdefault(layout.merge_key, []).append(_Part(layout, target, rows))
-        offset += each.count
+        offset += each.size
     if len(groups) == 1:
         (parts,) = groups.values()
         found = [SampleGroup(parts[0].layout.structure, None, _leaves(parts, total))]
@@ -42,7 +42,7 @@ def gather(picks: Sequence[Picks]) -> SampleBatch:
     return SampleBatch(
         _joined([each.keys for each in picks]),
         _joined([each.probabilities for each in picks]),
-        _joined([np.full(each.count, each.table_size, np.int64) for each in picks]),
+        _joined([np.full(each.size, each.table_size, np.int64) for each in picks]),
         _joined([each.priorities for each in picks]),
         _joined([each.times_sampled for each in picks]),
         found,

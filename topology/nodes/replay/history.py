@@ -90,6 +90,7 @@ class StepBuffer:
         first_alive: steps before it may not be referred to any more.
         history_first: the step that index 0 of the history means.
         version: grows whenever a column gets its first value.
+        row_bytes: bytes of one step, as far as its columns are known.
     """
 
     def __init__(self) -> None:
@@ -98,19 +99,13 @@ class StepBuffer:
         self.first_alive = 0
         self.history_first = 0
         self.version = 0
+        self.row_bytes = 0
         self._chunks: deque[_Chunk] = deque()
 
     def add_column(self, path: Path) -> int:
         """A new column; returns its index."""
         self.columns.append(_Column(path, self.next_step))
         return len(self.columns) - 1
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one step, as far as its columns are known."""
-        return sum(
-            column.dtype.itemsize * int(np.prod(column.shape)) for column in self.columns if column.dtype is not None
-        )
 
     def spec(self, column: int) -> ColumnSpec | None:
         """The column's spec; None before its first value."""
@@ -129,6 +124,7 @@ class StepBuffer:
         if known.dtype is None:
             known.adopt(cell)
             self.version += 1
+            self.row_bytes += cell.nbytes
         elif cell.dtype != known.dtype or cell.shape != known.shape:
             raise known.refuse(cell, "the new step has")
 
@@ -165,7 +161,7 @@ class StepBuffer:
         self.columns[column].mark(first, stop)
 
     def cells(self, column: int, position: int, first: int, stop: int) -> Iterator[Cells]:
-        """The cells of a column from step `first` to before `stop`, without copying; `position` goes into the message."""
+        """The cells of a column from step `first` to before `stop`, not copied; `position` goes into the message."""
         for chunk in self._chunks:
             low, high = max(first, chunk.first), min(stop, chunk.stop)
             array = chunk.arrays.get(column)

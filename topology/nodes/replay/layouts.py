@@ -19,7 +19,7 @@ from topology.nodes.replay.specs import LeafSpec
 from topology.nodes.replay.storage import ColumnSpec, RowGroup
 from topology.nodes.replay.structure import Path
 
-__all__ = ["LayoutSpec", "Leaf", "LeafPattern", "Layout", "Store"]
+__all__ = ["Layout", "LayoutSpec", "Leaf", "LeafPattern", "Store"]
 
 
 class LeafPattern(NamedTuple):

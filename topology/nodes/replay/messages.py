@@ -15,7 +15,7 @@ __all__ = ["Cells", "ItemRun", "SampleBatch", "SampleGroup", "StreamLost", "Writ
 
 
 class StreamLost(ReplayError):
-    """The server does not know the writer's stream: it was restarted, or has dropped it. The writer begins a new one."""
+    """The server does not know the writer's stream: it was restarted, or dropped it. The writer begins a new one."""
 
 
 class Cells(NamedTuple):

@@ -29,10 +29,10 @@ class PendingRun:
 
 
 class Pending(NamedTuple):
-    """Items that go out together: `count` of them over the steps from `first` to before `stop`."""
+    """Items that go out together: `size` of them over the steps from `first` to before `stop`."""
 
     runs: list[PendingRun]
-    count: int
+    size: int
     first: int
     stop: int
 

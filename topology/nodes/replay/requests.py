@@ -35,7 +35,7 @@ class Picks(NamedTuple):
     parts: list[tuple[Layout, npt.NDArray[np.int64] | None, RowMatrix]]
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """Number of sampled items."""
         return int(self.keys.size)
 
@@ -51,10 +51,10 @@ class Picks(NamedTuple):
 
     def split(self, count: int) -> tuple[Picks, Picks]:
         """The first `count`, and the others."""
-        return self._between(0, count), self._between(count, self.count)
+        return self._between(0, count), self._between(count, self.size)
 
     def _between(self, first: int, last: int) -> Picks:
-        parts = []
+        parts: list[tuple[Layout, npt.NDArray[np.int64] | None, RowMatrix]] = []
         for layout, where, rows in self.parts:
             if where is None:
                 parts.append((layout, where, rows[first:last]))
@@ -137,7 +137,7 @@ class SampleRequest:
     @property
     def waiting(self) -> int:
         """Samples still to be drawn."""
-        return self.count - sum(picks.count for picks in self.picks)
+        return self.count - sum(picks.size for picks in self.picks)
 
     def finish(self) -> None:
         """Reports the end. Called by the table once it has let go of its lock."""

@@ -93,7 +93,7 @@ class Server:
 
     def localhost_client(self) -> Client:
         """A client for this process, without a connection; pickled, it becomes one with a connection."""
-        return Client.within(self._service, self.address)
+        return Client(self.address, service=self._service)
 
     def __enter__(self) -> Server:
         self.start()

@@ -1,4 +1,4 @@
-"""The replay service without a network: what a server's methods do. Blocking calls return futures and hold no thread."""
+"""The replay service without a network: what a server's methods do. Calls that wait return futures."""
 
 from __future__ import annotations
 

@@ -15,9 +15,10 @@ from topology.errors import ReplayError, TableNotFound
 from topology.nodes.replay.items import RowMatrix
 from topology.nodes.replay.layouts import Layout, Store
 from topology.nodes.replay.messages import ItemRun, StreamLost, WriteBatch
+from topology.nodes.replay.options import check_priorities
 from topology.nodes.replay.requests import InsertRequest
 from topology.nodes.replay.storage import RowGroup
-from topology.nodes.replay.table import Table, check_priorities
+from topology.nodes.replay.table import Table
 
 __all__ = ["Stream", "find_table"]
 
@@ -151,9 +152,10 @@ class Stream:
 
     def _item_rows(self, layout: Layout, run: ItemRun) -> RowMatrix:
         steps = run.first_steps[:, None] + (layout.offsets - self._first)
-        if steps.size and not (0 <= steps.min() and steps.max() < self._rows.size):
+        if steps.size and not (steps.min() >= 0 and steps.max() < self._rows.size):
             raise ReplayError(f"table {run.table!r}: an item refers to steps outside the window of the stream")
-        return self._rows[steps].astype(np.int32)
+        rows: RowMatrix = self._rows[steps].astype(np.int32)
+        return rows
 
     def _drop_before(self, step: int) -> None:
         count = min(max(step - self._first, 0), self._rows.size)

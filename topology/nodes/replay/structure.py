@@ -18,7 +18,8 @@ Path: TypeAlias = "tuple[str | int, ...]"
 # None for a leaf; else (class of the container, keys, shapes of the children).
 Shape: TypeAlias = "tuple[type, tuple[str | int, ...], tuple[Shape, ...]] | None"
 
-_ATOMS = frozenset({int, float, bool, complex, str, bytes, type(None)})
+# Whether a type is a container, for types seen so far.
+_known: dict[type, bool] = {}
 
 
 def flatten(tree: Any) -> tuple[list[Any], Shape]:
@@ -42,7 +43,7 @@ def _flatten(tree: Any, leaves: list[Any]) -> Shape:
         shapes: list[Shape] = []
         for key in keys:
             child = tree[key]
-            if _is_container(child):
+            if _known.get(type(child), True) and _is_container(child):
                 shapes.append(_flatten(child, leaves))
             else:
                 leaves.append(child)
@@ -57,9 +58,12 @@ def _flatten(tree: Any, leaves: list[Any]) -> Shape:
 
 def _is_container(value: Any) -> bool:
     kind = type(value)
-    if kind in _ATOMS:
-        return False
-    return isinstance(value, dict | list | tuple) or hasattr(kind, "__dataclass_fields__")
+    answer = _known.get(kind)
+    if answer is None:
+        answer = _known[kind] = isinstance(value, dict | list | tuple) or (
+            hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__array__")
+        )
+    return answer
 
 
 def _open(tree: Any) -> tuple[type, tuple[str | int, ...], list[Any]]:

@@ -85,13 +85,13 @@ class SumTree:
         """
         top = self._prefix_sums()
         rest = fractions * top[-1]
-        node = np.searchsorted(top, rest, side="right")
+        node: npt.NDArray[np.int64] = np.searchsorted(top, rest, side="right")
         if node[node.argmax()] == top.size:  # rounding reached the total itself
             node = np.minimum(node, np.searchsorted(top, top[-1]))
         rest = rest - np.where(node > 0, top[node - 1], 0.0)
         for level in reversed(self._levels[:-1]):
             node, rest = _descend(level.reshape(-1, _FANOUT), node, rest)
-        return node.astype(np.int64, copy=False)
+        return node
 
     def _prefix_sums(self) -> npt.NDArray[np.float64]:
         if self._stale:

@@ -8,7 +8,6 @@ Nothing polls and no thread is held. Work under the table's lock is on indices; 
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from collections import Counter, deque
 from collections.abc import Sequence
@@ -21,64 +20,16 @@ from topology.errors import ReplayError
 from topology.nodes.replay import rate_limiters, selectors
 from topology.nodes.replay.info import RateLimiterCallStats, RateLimiterInfo, TableInfo
 from topology.nodes.replay.items import Items
+from topology.nodes.replay.options import TableOptions, check_priorities
 from topology.nodes.replay.rate_limiters import LimiterState, RateLimiter
 from topology.nodes.replay.requests import InsertRequest, Picks, SampleRequest
 from topology.nodes.replay.sampling import draw
 from topology.nodes.replay.selectors import Selector
 from topology.nodes.replay.specs import LeafSpec, Signature
 
-__all__ = ["Table", "check_priorities"]
+__all__ = ["Table"]
 
 _Slots = npt.NDArray[np.int64]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Options:
-    name: str
-    sampler: Selector
-    remover: Selector
-    max_size: int
-    rate_limiter: RateLimiter
-    max_times_sampled: int
-    signature: Any
-    seed: int | None
-
-    def __post_init__(self) -> None:
-        if not self.name or not isinstance(self.name, str):
-            raise ValueError(f"a table needs a name, got {self.name!r}")
-        if self.max_size < 1:
-            raise ValueError(f"table {self.name!r}: max_size must be at least 1, got {self.max_size}")
-        if self.max_times_sampled < 0:
-            raise ValueError(
-                f"table {self.name!r}: max_times_sampled must be at least 1, or 0 for no limit, "
-                f"got {self.max_times_sampled}"
-            )
-        for role, selector in (("sampler", self.sampler), ("remover", self.remover)):
-            if not isinstance(selector, Selector):
-                raise ValueError(f"table {self.name!r}: {role} must be a selector, e.g. Fifo(), got {selector!r}")
-        if not isinstance(self.rate_limiter, RateLimiter):
-            raise ValueError(
-                f"table {self.name!r}: rate_limiter must be one, e.g. MinSize(1), got {self.rate_limiter!r}"
-            )
-        if self.rate_limiter.min_size_to_sample > self.max_size:
-            raise ValueError(
-                f"table {self.name!r}: min_size_to_sample ({self.rate_limiter.min_size_to_sample}) is above max_size "
-                f"({self.max_size}), so that nothing could ever be sampled"
-            )
-
-
-def check_priorities(table: str, priorities: npt.NDArray[np.float64]) -> None:
-    """Refuses priorities that are negative or not finite.
-
-    Raises:
-        ValueError: names the table and the first such priority.
-    """
-    wrong = ~(np.isfinite(priorities) & (priorities >= 0))
-    if wrong.any():
-        first = int(wrong.argmax())
-        raise ValueError(
-            f"table {table!r}: priorities must be finite and not negative, got {priorities[first]} at position {first}"
-        )
 
 
 @final
@@ -112,7 +63,7 @@ class Table:
         *,
         seed: int | None = None,
     ) -> None:
-        self._options = _Options(
+        self._options = TableOptions(
             name=name,
             sampler=sampler,
             remover=remover,
@@ -171,7 +122,7 @@ class Table:
     def can_sample(self, num_samples: int) -> bool:
         """Whether `num_samples` samples could pass now, in front of those that wait. Ignores `max_times_sampled`."""
         with self._lock:
-            spare = sum(picks.count for picks in self._leftover)
+            spare = sum(picks.size for picks in self._leftover)
             return num_samples <= spare or self._limiter.can_sample(num_samples - spare)
 
     def can_insert(self, num_inserts: int) -> bool:
@@ -238,6 +189,7 @@ class Table:
 
     def cancel(self, request: InsertRequest | SampleRequest, error: Exception) -> bool:
         """Fails a waiting request with `error`; what was drawn for it goes to the next. False: it had ended."""
+        ended: list[Any]
         with self._lock:
             queue: deque[Any] = self._inserts if isinstance(request, InsertRequest) else self._samples
             if request not in queue:
@@ -264,7 +216,7 @@ class Table:
         """Fails every waiting and every later request with a ReplayError that says `reason`. Items stay readable."""
         with self._lock:
             self._closed = reason
-            ended = [*self._inserts, *self._samples]
+            ended: list[InsertRequest | SampleRequest] = [*self._inserts, *self._samples]
             self._inserts.clear()
             self._samples.clear()
             leftover = list(self._leftover)
@@ -393,7 +345,7 @@ class Table:
     def _draw_some(self, wanted: int) -> Picks | None:
         if self._leftover:
             picks = self._leftover.popleft()
-            if picks.count > wanted:
+            if picks.size > wanted:
                 picks, rest = picks.split(wanted)
                 self._leftover.appendleft(rest)
             return picks

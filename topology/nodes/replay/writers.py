@@ -7,45 +7,27 @@ blocks, which is how the rate limiter of a table holds its writers back.
 
 from __future__ import annotations
 
-import functools
 import math
 import secrets
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
-from typing import Any, Protocol, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import cloudpickle
 import numpy as np
 
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
-from topology.errors import ReplayDeadlineExceeded, ReplayError
+from topology.errors import ReplayError
 from topology.nodes.replay.history import StepBuffer, Steps, TrajectoryColumn
 from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
-from topology.nodes.replay.messages import StreamLost, WriteBatch
-from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
-from topology.nodes.replay.specs import LeafSpec, Signature
+from topology.nodes.replay.sender import Backend, Sender
+from topology.nodes.replay.specs import LeafSpec
 from topology.nodes.replay.structure import Shape, describe, flatten, paths
 from topology.nodes.replay.templates import Template
 
 __all__ = ["TrajectoryWriter"]
 
-_SEND_ITEMS = 64
-_SEND_BYTES = 512 << 10
-_QUIET_S = 0.005
-_MOST_IN_FLIGHT = 4
-
 _Key = tuple[int, Steps, bool]
-
-
-class Backend(Protocol):
-    """What a writer needs of its client."""
-
-    def insert(self, batch: WriteBatch) -> Future[None]:
-        """Sends a batch; the future is done when its items are in their tables."""
-
-    def signature(self, table: str) -> Signature | None:
-        """The table's signature. Raises `TableNotFound`."""
+_ARRAYS = (np.ndarray, np.generic)
 
 
 @final
@@ -84,24 +66,13 @@ class TrajectoryWriter:
         self._clock = clock
         self._buffer = StepBuffer()
         self._template = Template(self._buffer)
-        self._outbox = Outbox(self._buffer)
+        self._sender = Sender(backend, self._buffer, clock)
         self._layout_of: dict[tuple[Shape, tuple[_Key, ...]], int] = {}
         self._admitted: set[tuple[str, int]] = set()
         self._step_is_open = False
         self._episode = secrets.randbits(64)
         self._episode_steps = 0
-        self._runs: list[PendingRun] = []
-        self._open_run: dict[str, PendingRun] = {}
-        self._buffered = 0
-        self._first, self._stop = math.inf, 0
-        self._last_sent_s = -math.inf
         self._closed = False
-        self._changed = threading.Condition()  # guards what follows, shared with the thread that gets replies
-        self._in_flight: dict[int, Pending] = {}
-        self._unconfirmed = 0
-        self._sent = 0
-        self._lost: list[tuple[int, Pending]] = []
-        self._error: BaseException | None = None
 
     def __enter__(self) -> TrajectoryWriter:
         return self
@@ -156,7 +127,7 @@ class TrajectoryWriter:
         for column, leaf in zip(plan, leaves, strict=True):
             if leaf is None:
                 continue
-            value = leaf if isinstance(leaf, np.ndarray | np.generic) else np.asarray(leaf)
+            value: Any = leaf if isinstance(leaf, _ARRAYS) else np.asarray(leaf)
             known = columns[column]
             if known.dtype is None or value.dtype != known.dtype or value.shape != known.shape:
                 buffer.check(column, value)
@@ -171,7 +142,7 @@ class TrajectoryWriter:
         for column, value in cells:
             buffer.set(step, column, value)
             if self._step_is_open:
-                self._outbox.cell_set(step, column)
+                self._sender.outbox.cell_set(step, column)
         self._step_is_open = partial_step
         self._episode_steps += not partial_step
 
@@ -209,14 +180,7 @@ class TrajectoryWriter:
         if alive > buffer.first_alive:
             buffer.first_alive = alive
             if buffer.can_drop(alive):
-                self._drop_before(alive)
-
-    def _drop_before(self, step: int) -> None:
-        """Lets go of steps before `step`, but for those that must perhaps be sent again."""
-        with self._changed:
-            waiting = [pending.first for pending in self._in_flight.values()]
-            waiting += [pending.first for _, pending in self._lost]
-        self._buffer.drop_before(int(min([step, self._first, *waiting])))
+                buffer.drop_before(int(min(alive, self._sender.oldest_needed())))
 
     # -- items --------------------------------------------------------------------------------------------------------
 
@@ -238,7 +202,7 @@ class TrajectoryWriter:
         self.create_items(table, (priority,), trajectory)
 
     def create_items(self, table: str, priorities: Sequence[float], trajectory: Any, *, period: int = 1) -> None:
-        """Creates one item for each of `priorities`: the last is `trajectory`, each other `period` steps before the next.
+        """Creates an item for each priority: the last is `trajectory`, each other one `period` steps before the next.
 
         So after `append_batch` of n steps, `create_items("table", [1.0] * n, {k: v[-1:] for k, v in history.items()})`
         makes an item of every step. For the rest see `create_item`.
@@ -259,13 +223,7 @@ class TrajectoryWriter:
             )
         if (table, layout) not in self._admitted:
             self._admit(table, layout)
-        run = self._run(table, layout)
-        run.first_steps.extend(range(oldest, first + 1, period))
-        run.priorities.extend(values)
-        self._buffered += len(values)
-        self._first, self._stop = min(self._first, oldest), max(self._stop, stop)
-        if self._is_due():
-            self._send()
+        self._sender.add(table, layout, self._episode, range(oldest, first + 1, period), values, stop)
 
     def _layout(self, trajectory: Any) -> tuple[int, int, int]:
         """First step of an item, the step after its last, and the number of its layout."""
@@ -288,14 +246,14 @@ class TrajectoryWriter:
         keys = tuple([(leaf.column, _relative(leaf.steps, base), leaf.is_squeezed) for leaf in leaves])
         number = self._layout_of.get((shape, keys))
         if number is None:
-            number = self._layout_of[shape, keys] = self._outbox.add_layout(_layout_spec(shape, keys))
+            number = self._layout_of[shape, keys] = self._sender.outbox.add_layout(_layout_spec(shape, keys))
         return base, high + 1, number
 
     def _admit(self, table: str, layout: int) -> None:
         if self._validate:
             signature = self._backend.signature(table)
             if signature is not None:
-                signature.check(table, [self._leaf_spec(leaf) for leaf in self._outbox.layout(layout).leaves])
+                signature.check(table, [self._leaf_spec(leaf) for leaf in self._sender.outbox.layout(layout).leaves])
         self._admitted.add((table, layout))
 
     def _leaf_spec(self, leaf: LeafPattern) -> LeafSpec:
@@ -303,102 +261,11 @@ class TrajectoryWriter:
         assert spec is not None  # a TrajectoryColumn refers to cells that were set
         return spec.path, (spec.shape if leaf.squeezed else (len(leaf.steps), *spec.shape)), spec.dtype
 
-    def _run(self, table: str, layout: int) -> PendingRun:
-        run = self._open_run.get(table)
-        if run is None or run.layout != layout or run.episode != self._episode:
-            run = self._open_run[table] = PendingRun(table, layout, self._episode)
-            self._runs.append(run)
-        return run
-
-    # -- sending ------------------------------------------------------------------------------------------------------
-
-    def _is_due(self) -> bool:
-        if self._buffered >= _SEND_ITEMS:
-            return True
-        if (self._stop - self._first) * self._buffer.row_bytes >= _SEND_BYTES:
-            return True
-        return not self._in_flight and self._clock.monotonic() - self._last_sent_s > _QUIET_S
-
-    def _take_pending(self) -> Pending:
-        first = 0 if self._first == math.inf else int(self._first)
-        pending = Pending(self._runs, self._buffered, first, self._stop)
-        self._runs, self._open_run = [], {}
-        self._buffered, self._first, self._stop = 0, math.inf, 0
-        return pending
-
-    def _send(self, deadline: Deadline | None = None, *, last: bool = False) -> None:
-        """Sends what is buffered; blocks while too many messages are under way."""
-        self._wait(lambda: len(self._in_flight) < _MOST_IN_FLIGHT, deadline)
-        self._post(self._take_pending(), last=last)
-
-    def _post(self, pending: Pending, *, last: bool = False) -> None:
-        outbox = self._outbox
-        if outbox.must_restart(pending):
-            self._backend.insert(outbox.farewell()).add_done_callback(_ignore)
-            outbox.reset()
-        message = outbox.message(pending, self._buffer.first_alive, last=last)
-        with self._changed:
-            number = self._sent = self._sent + 1
-            self._in_flight[number] = pending
-            self._unconfirmed += pending.count
-        self._last_sent_s = self._clock.monotonic()
-        try:
-            future = self._backend.insert(message)
-        except BaseException as error:
-            self._settle(number, error)
-            raise
-        future.add_done_callback(functools.partial(self._on_reply, number))
-
-    def _on_reply(self, number: int, future: Future[None]) -> None:
-        error = ReplayError("the message was cancelled") if future.cancelled() else future.exception()
-        self._settle(number, error)
-
-    def _settle(self, number: int, error: BaseException | None) -> None:
-        with self._changed:
-            pending = self._in_flight.pop(number)
-            self._unconfirmed -= pending.count
-            if isinstance(error, StreamLost):
-                self._lost.append((number, pending))
-            elif error is not None and self._error is None:
-                self._error = error
-            self._changed.notify_all()
-
-    def _wait(self, ready: Callable[[], bool], deadline: Deadline | None = None) -> None:
-        """Waits for replies until `ready()`; sends again what a lost stream lost.
-
-        Raises:
-            ReplayDeadlineExceeded: the deadline passed.
-            ReplayError, CourierError: what the server or the connection reported.
-        """
-        while True:
-            remaining = None if deadline is None else deadline.remaining()
-            with self._changed:
-                self._clock.wait_for(self._changed, lambda: bool(self._error or self._stranded() or ready()), remaining)
-                if self._error is None and not self._stranded():
-                    if ready():
-                        return
-                    raise ReplayDeadlineExceeded(
-                        f"{self._unconfirmed} items were sent and are not confirmed yet; they will still be inserted "
-                        "when the rate limiters of their tables let them pass"
-                    )
-                error, self._error = self._error, None
-                lost, self._lost = sorted(self._lost, key=lambda entry: entry[0]), []
-            self._outbox.reset()
-            if error is not None:
-                raise error
-            for _, pending in lost:
-                self._post(pending)
-
-    def _stranded(self) -> bool:
-        """Whether items wait to be sent again, and nothing that was sent before them is under way."""
-        return bool(self._lost) and not self._in_flight
-
     def _begin(self) -> None:
         """What every call does first."""
         if self._closed:
             raise ReplayError("the writer is closed; make a new one")
-        if self._error is not None or self._lost:
-            self._wait(lambda: not self._lost)
+        self._sender.raise_failures()
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -416,12 +283,9 @@ class TrajectoryWriter:
         if block_until_num_items < 0:
             raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
         self._begin()
-        if self._buffered + self._unconfirmed <= block_until_num_items:
-            return
-        deadline = Deadline(None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3, self._clock)
-        if self._buffered > block_until_num_items:
-            self._send(deadline)
-        self._wait(lambda: not self._lost and self._buffered + self._unconfirmed <= block_until_num_items, deadline)
+        if self._sender.unfinished > block_until_num_items:
+            timeout_s = None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3
+            self._sender.flush(block_until_num_items, Deadline(timeout_s, self._clock))
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes all items, closes an open step and begins a new episode.
@@ -448,16 +312,7 @@ class TrajectoryWriter:
         if self._closed:
             return
         self._closed = True
-        if self._buffered:
-            self._post(self._take_pending(), last=True)
-        elif self._outbox.is_open:
-            self._backend.insert(self._outbox.farewell()).add_done_callback(_ignore)
-
-
-def _ignore(future: Future[None]) -> None:
-    """The end of a stream that nothing depends on: at worst the server drops it by itself, later."""
-    if not future.cancelled():
-        future.exception()
+        self._sender.close()
 
 
 def _relative(steps: Steps, base: int) -> Steps:

@@ -1,0 +1,71 @@
+"""Settings of a table, checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.nodes.replay.rate_limiters import RateLimiter
+from topology.nodes.replay.selectors import Selector
+
+__all__ = ["TableOptions", "check_priorities"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOptions:
+    """Settings of a table, as the arguments of `Table`.
+
+    Raises:
+        ValueError: they make no sense.
+    """
+
+    name: str
+    sampler: Selector
+    remover: Selector
+    max_size: int
+    rate_limiter: RateLimiter
+    max_times_sampled: int
+    signature: Any
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        if not self.name or not isinstance(self.name, str):
+            raise ValueError(f"a table needs a name, got {self.name!r}")
+        if self.max_size < 1:
+            raise ValueError(f"table {self.name!r}: max_size must be at least 1, got {self.max_size}")
+        if self.max_times_sampled < 0:
+            raise ValueError(
+                f"table {self.name!r}: max_times_sampled must be at least 1, or 0 for no limit, "
+                f"got {self.max_times_sampled}"
+            )
+        for role, selector in (("sampler", self.sampler), ("remover", self.remover)):
+            if not isinstance(selector, Selector):
+                raise ValueError(  # noqa: TRY004  (as for any other bad setting)
+                    f"table {self.name!r}: {role} must be a selector, e.g. Fifo(), got {selector!r}"
+                )
+        if not isinstance(self.rate_limiter, RateLimiter):
+            raise ValueError(  # noqa: TRY004  (as for any other bad setting)
+                f"table {self.name!r}: rate_limiter must be one, e.g. MinSize(1), got {self.rate_limiter!r}"
+            )
+        if self.rate_limiter.min_size_to_sample > self.max_size:
+            raise ValueError(
+                f"table {self.name!r}: min_size_to_sample ({self.rate_limiter.min_size_to_sample}) is above max_size "
+                f"({self.max_size}), so that nothing could ever be sampled"
+            )
+
+
+def check_priorities(table: str, priorities: npt.NDArray[np.float64]) -> None:
+    """Refuses priorities that are negative or not finite.
+
+    Raises:
+        ValueError: names the table and the first such priority.
+    """
+    wrong = ~(np.isfinite(priorities) & (priorities >= 0))
+    if wrong.any():
+        first = int(wrong.argmax())
+        raise ValueError(
+            f"table {table!r}: priorities must be finite and not negative, got {priorities[first]} at position {first}"
+        )

@@ -1,0 +1,206 @@
+"""How a writer's items travel: gathered into messages, a few of them under way, waited for, sent again when lost."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol, final
+
+from topology.clock import Clock, Deadline
+from topology.errors import ReplayDeadlineExceeded, ReplayError
+from topology.nodes.replay.history import StepBuffer
+from topology.nodes.replay.messages import StreamLost, WriteBatch
+from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
+from topology.nodes.replay.specs import Signature
+
+__all__ = ["Backend", "Sender"]
+
+_SEND_ITEMS = 64
+_SEND_BYTES = 512 << 10
+_QUIET_S = 0.005
+_MOST_IN_FLIGHT = 4
+
+
+class Backend(Protocol):
+    """What a writer needs of its client."""
+
+    def insert(self, batch: WriteBatch) -> Future[None]:
+        """Sends a batch; the future is done when its items are in their tables."""
+
+    def signature(self, table: str) -> Signature | None:
+        """The table's signature. Raises `TableNotFound`."""
+
+
+@final
+class Sender:
+    """The items of one writer between `create_item` and the table. For one thread; replies come on others."""
+
+    def __init__(self, backend: Backend, buffer: StepBuffer, clock: Clock) -> None:
+        self.outbox = Outbox(buffer)
+        self._backend = backend
+        self._buffer = buffer
+        self._clock = clock
+        self._runs: list[PendingRun] = []
+        self._open_run: dict[str, PendingRun] = {}
+        self._buffered = 0
+        self._first, self._stop = math.inf, 0
+        self._last_sent_s = -math.inf
+        self._changed = threading.Condition()  # guards what follows, shared with the thread that gets replies
+        self._in_flight: dict[int, Pending] = {}
+        self._unconfirmed = 0
+        self._sent = 0
+        self._lost: list[tuple[int, Pending]] = []
+        self._error: BaseException | None = None
+
+    @property
+    def unfinished(self) -> int:
+        """Items that are not in their tables yet, as far as is known."""
+        return self._buffered + self._unconfirmed
+
+    def oldest_needed(self) -> float:
+        """The oldest step that items not confirmed yet use; infinity when there are none."""
+        with self._changed:
+            waiting = [pending.first for pending in self._in_flight.values()]
+            waiting += [pending.first for _, pending in self._lost]
+        return min([self._first, *waiting])
+
+    def add(
+        self, table: str, layout: int, episode: int, first_steps: range, priorities: list[float], stop: int
+    ) -> None:
+        """Takes items; sends them when it is time. Blocks while too much is under way.
+
+        Args:
+            table: name of the table.
+            layout: number of their layout in the outbox.
+            episode: the writer's episode.
+            first_steps: first step of each, ascending.
+            priorities: of each.
+            stop: the step after the last one that any of them uses.
+        """
+        run = self._open_run.get(table)
+        if run is None or run.layout != layout or run.episode != episode:
+            run = self._open_run[table] = PendingRun(table, layout, episode)
+            self._runs.append(run)
+        run.first_steps.extend(first_steps)
+        run.priorities.extend(priorities)
+        self._buffered += len(priorities)
+        self._first, self._stop = min(self._first, first_steps[0]), max(self._stop, stop)
+        if self._is_due():
+            self._send()
+
+    def flush(self, most_unfinished: int, deadline: Deadline) -> None:
+        """Blocks until at most so many items are not in their tables.
+
+        Raises:
+            ReplayDeadlineExceeded: the deadline passed.
+        """
+        if self.unfinished <= most_unfinished:
+            return
+        if self._buffered > most_unfinished:
+            self._send(deadline)
+        self._wait(lambda: not self._lost and self.unfinished <= most_unfinished, deadline)
+
+    def raise_failures(self) -> None:
+        """Raises what went wrong since the last call, or begins anew after a lost stream."""
+        if self._error is not None or self._lost:
+            self._wait(lambda: not self._lost)
+
+    def close(self) -> None:
+        """Sends what is buffered and ends the stream. Does not wait."""
+        if self._buffered:
+            self._post(self._take_pending(), last=True)
+        elif self.outbox.is_open:
+            self._say_farewell()
+
+    def _is_due(self) -> bool:
+        if self._buffered >= _SEND_ITEMS:
+            return True
+        if (self._stop - self._first) * self._buffer.row_bytes >= _SEND_BYTES:
+            return True
+        return not self._in_flight and self._clock.monotonic() - self._last_sent_s > _QUIET_S
+
+    def _take_pending(self) -> Pending:
+        first = 0 if self._first == math.inf else int(self._first)
+        pending = Pending(self._runs, self._buffered, first, self._stop)
+        self._runs, self._open_run = [], {}
+        self._buffered, self._first, self._stop = 0, math.inf, 0
+        return pending
+
+    def _send(self, deadline: Deadline | None = None) -> None:
+        """Sends what is buffered; blocks while too many messages are under way."""
+        self._wait(lambda: len(self._in_flight) < _MOST_IN_FLIGHT, deadline)
+        self._post(self._take_pending())
+
+    def _post(self, pending: Pending, *, last: bool = False) -> None:
+        outbox = self.outbox
+        if outbox.must_restart(pending):
+            self._say_farewell()
+            outbox.reset()
+        message = outbox.message(pending, self._buffer.first_alive, last=last)
+        with self._changed:
+            number = self._sent = self._sent + 1
+            self._in_flight[number] = pending
+            self._unconfirmed += pending.size
+        self._last_sent_s = self._clock.monotonic()
+        try:
+            future = self._backend.insert(message)
+        except BaseException as error:
+            self._settle(number, error)
+            raise
+        future.add_done_callback(functools.partial(self._on_reply, number))
+
+    def _on_reply(self, number: int, future: Future[None]) -> None:
+        error = ReplayError("the message was cancelled") if future.cancelled() else future.exception()
+        self._settle(number, error)
+
+    def _settle(self, number: int, error: BaseException | None) -> None:
+        with self._changed:
+            pending = self._in_flight.pop(number)
+            self._unconfirmed -= pending.size
+            if isinstance(error, StreamLost):
+                self._lost.append((number, pending))
+            elif error is not None and self._error is None:
+                self._error = error
+            self._changed.notify_all()
+
+    def _wait(self, ready: Callable[[], bool], deadline: Deadline | None = None) -> None:
+        """Waits for replies until `ready()`; sends again what a lost stream lost.
+
+        Raises:
+            ReplayDeadlineExceeded: the deadline passed.
+            ReplayError, CourierError: what the server or the connection reported.
+        """
+        while True:
+            remaining = None if deadline is None else deadline.remaining()
+            with self._changed:
+                self._clock.wait_for(self._changed, lambda: bool(self._error or self._stranded() or ready()), remaining)
+                if self._error is None and not self._stranded():
+                    if ready():
+                        return
+                    raise ReplayDeadlineExceeded(
+                        f"{self._unconfirmed} items were sent and are not confirmed yet; they will still be inserted "
+                        "when the rate limiters of their tables let them pass"
+                    )
+                error, self._error = self._error, None
+                lost, self._lost = sorted(self._lost, key=lambda entry: entry[0]), []
+            self.outbox.reset()
+            if error is not None:
+                raise error
+            for _, pending in lost:
+                self._post(pending)
+
+    def _stranded(self) -> bool:
+        """Whether items wait to be sent again, and nothing that was sent before them is under way."""
+        return bool(self._lost) and not self._in_flight
+
+    def _say_farewell(self) -> None:
+        self._backend.insert(self.outbox.farewell()).add_done_callback(_ignore)
+
+
+def _ignore(future: Future[None]) -> None:
+    """The end of a stream that nothing depends on: at worst the server drops it by itself, later."""
+    if not future.cancelled():
+        future.exception()
