@@ -114,7 +114,7 @@ def _columns(
     sizes: Sequence[tuple[float, float]], ranks: Sequence[int], lines: Sequence[tuple[int, int]]
 ) -> tuple[_Columns, list[list[int]], _Neighbours]:
     cells = [_Cell(box, height) for box, (_, height) in enumerate(sizes)]
-    columns: _Columns = [[] for _ in range(max(ranks, default=0) + 1)]
+    columns: _Columns = [[] for _ in range(max(ranks, default=-1) + 1)]
     for box, rank in enumerate(ranks):
         columns[rank].append(box)
     chains: list[list[int]] = []

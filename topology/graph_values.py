@@ -29,7 +29,7 @@ __all__ = ["Plain", "look_up", "name_of", "plain", "short_text", "stable", "stru
 Plain: TypeAlias = bool | int | float | str | list["Plain"] | dict[str, "Plain"] | None
 _NameOfHandle: TypeAlias = Callable[[Handle[Any] | Address], str]
 
-_REPR_IS_DATA = (bytes, bytearray, range, slice, timedelta, date, time)
+_REPR_IS_DATA = (numbers.Number, bytes, bytearray, range, slice, timedelta, date, time)
 _MAX_ARRAY_ITEMS = 64
 _MAX_TEXT = 200
 _MEMORY_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
@@ -139,9 +139,7 @@ def _from_numpy(value: object) -> Plain:
     if value.size <= _MAX_ARRAY_ITEMS and value.dtype.kind in "biufU":
         return _read_numbers(value.tolist())
     shape = ", ".join(map(str, value.shape))
-    checksum = (
-        "" if value.dtype.hasobject else f" crc32={zlib.crc32(numpy.ascontiguousarray(value).data.cast('B')):08x}"
-    )
+    checksum = "" if value.dtype.hasobject else f" crc32={zlib.crc32(value.tobytes()):08x}"
     return f"<{value.dtype}[{shape}]{checksum}>"
 
 
@@ -152,13 +150,12 @@ def _read_numbers(value: Any) -> Plain:
 def _opaque(value: object) -> Plain:
     if isinstance(value, PurePath):
         return str(value)
-    if isinstance(value, _REPR_IS_DATA | numbers.Number):
-        text = stable(repr(value))
-        return f"<{text}>" if len(text) <= _MAX_TEXT else f"<{name_of(type(value))} of {len(text)} characters>"
-    is_named = isinstance(value, type | types.FunctionType | types.BuiltinFunctionType | types.ModuleType)
     if isinstance(value, types.ModuleType):
         return f"<module {value.__name__}>"
-    return f"<{name_of(value if is_named or inspect.ismethod(value) else type(value))}>"
+    if isinstance(value, _REPR_IS_DATA):
+        text = stable(repr(value))
+        return f"<{text}>" if len(text) <= _MAX_TEXT else f"<{name_of(type(value))} of {len(text)} characters>"
+    return f"<{name_of(value if isinstance(value, type) or inspect.isroutine(value) else type(value))}>"
 
 
 def structure_of(value: Plain) -> tuple[str, dict[str, Plain]] | None:
