@@ -1,13 +1,16 @@
-"""What learners need of replay, whatever it is made of."""
+"""What learners need of replay."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "BatchSource"]
+from topology.errors import ProgramStopped
+from topology.nodes.replay.client import Client
+
+__all__ = ["Batch", "BatchSource", "ReplayBatches"]
 
 
 class Batch(NamedTuple):
@@ -30,7 +33,41 @@ class BatchSource(Protocol):
     """Gives batches and takes new priorities for their items."""
 
     def sample(self) -> Batch:
-        """The next batch; blocks until there is one."""
+        """The next batch; blocks until there is one. Raises `ProgramStopped` when there will be none."""
 
     def update_priorities(self, keys: NDArray[np.uint64], priorities: NDArray[np.float64]) -> None:
         """Sets the priorities of items; those that have left the table are ignored."""
+
+    def close(self) -> None:
+        """Gives back what was requested ahead."""
+
+
+@final
+class ReplayBatches:
+    """Batches of one table of a replay server.
+
+    Args:
+        client: of the server.
+        table: name of the table.
+        batch_size: items of a batch.
+        prefetch: batches requested ahead; they do not know of the priorities that are set meanwhile.
+    """
+
+    def __init__(self, client: Client, *, table: str, batch_size: int, prefetch: int = 1) -> None:
+        self._client = client
+        self._table = table
+        self._batches = client.batches(table, batch_size, prefetch=prefetch)
+
+    def sample(self) -> Batch:
+        try:
+            sample = next(self._batches)
+        except StopIteration:
+            raise ProgramStopped(f"the batches of the table {self._table!r} were closed") from None
+        info = sample.info
+        return Batch(info.key, info.probability, int(info.table_size[-1]), sample.data)
+
+    def update_priorities(self, keys: NDArray[np.uint64], priorities: NDArray[np.float64]) -> None:
+        self._client.update_priorities(self._table, keys, priorities)
+
+    def close(self) -> None:
+        self._batches.close()

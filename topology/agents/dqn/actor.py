@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol, final
 
 import dm_env
@@ -10,23 +10,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from topology.agents.core.transitions import NStepTransitions, Transition
 from topology.agents.core.variables import VariableClient
 from topology.agents.dqn.networks import QNetwork
 
-__all__ = ["DQNActor", "TransitionSink", "make_greedy"]
+__all__ = ["Adder", "DQNActor", "make_greedy"]
 
 GreedyPolicy = Callable[[Any, Any], Any]
 
 
-class TransitionSink(Protocol):
-    """Where an actor's transitions go."""
+class Adder(Protocol):
+    """Where an actor's steps go."""
 
-    def write(self, transitions: Sequence[Transition]) -> None:
-        """Takes transitions in the order they were made; blocks while replay has no room for them."""
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        """Begins an episode."""
 
-    def end_episode(self) -> None:
-        """Says that the next transitions belong to another episode."""
+    def observe(self, action: int, next_timestep: dm_env.TimeStep) -> None:
+        """Adds a step; may block while replay lets nothing in."""
 
 
 def make_greedy(network: QNetwork) -> GreedyPolicy:
@@ -41,7 +40,7 @@ def make_greedy(network: QNetwork) -> GreedyPolicy:
 
 @final
 class DQNActor:
-    """Epsilon-greedy over the newest weights; writes n-step transitions.
+    """Epsilon-greedy over the newest weights; gives its steps to an adder.
 
     Args:
         policy: see `make_greedy`.
@@ -49,8 +48,7 @@ class DQNActor:
         epsilon: probability of a random action, which costs no network evaluation.
         client: gives the weights.
         random: of the exploration.
-        transitions: makes transitions of the steps; None for an evaluator, which writes none.
-        sink: gets the transitions.
+        adder: gets the steps; None for an evaluator.
     """
 
     def __init__(
@@ -61,18 +59,14 @@ class DQNActor:
         epsilon: float,
         client: VariableClient,
         random: np.random.Generator,
-        transitions: NStepTransitions | None = None,
-        sink: TransitionSink | None = None,
+        adder: Adder | None = None,
     ) -> None:
-        if (transitions is None) != (sink is None):
-            raise ValueError("An actor that writes needs both transitions and sink; one that does not, neither")
         self._policy = policy
         self._num_actions = num_actions
         self._epsilon = epsilon
         self._client = client
         self._random = random
-        self._transitions = transitions
-        self._sink = sink
+        self._adder = adder
         self._params: Any = None
         self._version: int | None = None
 
@@ -85,15 +79,12 @@ class DQNActor:
         return int(self._policy(self._params, observation))
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
-        if self._transitions is not None:
-            self._transitions.observe_first(timestep)
+        if self._adder is not None:
+            self._adder.observe_first(timestep)
 
     def observe(self, action: int, next_timestep: dm_env.TimeStep) -> None:
-        if self._transitions is None or self._sink is None:
-            return
-        self._sink.write(self._transitions.observe(action, next_timestep))
-        if next_timestep.last():
-            self._sink.end_episode()
+        if self._adder is not None:
+            self._adder.observe(action, next_timestep)
 
     def update(self) -> None:
         self._client.update()

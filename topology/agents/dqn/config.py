@@ -37,6 +37,7 @@ class DQNConfig:
         samples_per_insert_tolerance: how far samples may run from that, as a part of `min_replay_size`.
         priority_exponent: how strongly errors decide what is sampled; 0 for uniform.
         importance_sampling_exponent: how much of the resulting bias is weighted away; 1 for all.
+        max_in_flight: transitions of an actor that may be on their way to the table before it waits.
         variable_update_period: steps of an actor between two requests for weights.
         cache_refresh_ms: how often a cacher asks the learner for weights.
         cache_stale_ms: age of weights above which a cacher does not serve them.
@@ -55,7 +56,7 @@ class DQNConfig:
     seed: int = 0
     max_actor_steps: int | None = 50_000
     num_caches: int = 1
-    hidden_sizes: tuple[int, ...] = (128, 128)
+    hidden_sizes: tuple[int, ...] = (256, 256)
     discount: float = 0.99
     n_step: int = 3
     max_abs_reward: float | None = None
@@ -67,10 +68,11 @@ class DQNConfig:
     target_update_period: int = 200
     min_replay_size: int = 1_000
     max_replay_size: int = 100_000
-    samples_per_insert: float | None = 16.0
+    samples_per_insert: float | None = 32.0
     samples_per_insert_tolerance: float = 0.25
     priority_exponent: float = 0.6
     importance_sampling_exponent: float = 0.4
+    max_in_flight: int = 32
     variable_update_period: int = 50
     cache_refresh_ms: int = 200
     cache_stale_ms: int = 10_000
@@ -94,14 +96,14 @@ class DQNConfig:
         if self.samples_per_insert is None:
             raise ValueError("samples_per_insert is None: there is no ratio to keep")
         tolerance = self.samples_per_insert_tolerance * self.min_replay_size * self.samples_per_insert
-        # The learner takes the samples of a call together, and every actor may have one insert on its way.
-        needed = self.updates_per_call * self.batch_size + self.num_actors * self.samples_per_insert
-        return max(tolerance, needed)
+        # The learner takes the samples of two calls at once, one of them ahead; below that it would wait in steps.
+        return max(tolerance, 2 * self.updates_per_call * self.batch_size, self.samples_per_insert)
 
     def _range_faults(self) -> list[str]:
         at_least_one = (
             "num_actors num_caches n_step batch_size updates_per_call target_update_period min_replay_size "
-            "max_replay_size variable_update_period cache_refresh_ms evaluation_period evaluation_episodes"
+            "max_replay_size max_in_flight variable_update_period cache_refresh_ms evaluation_period "
+            "evaluation_episodes"
         )
         faults = [
             f"{name}={getattr(self, name)}: at least 1" for name in at_least_one.split() if getattr(self, name) < 1
@@ -130,6 +132,11 @@ class DQNConfig:
             faults.append(
                 f"min_replay_size={self.min_replay_size} is above max_replay_size={self.max_replay_size}: the learner "
                 "would wait for ever"
+            )
+        if self.max_actor_steps is not None and 1 <= self.max_actor_steps < self.min_replay_size:
+            faults.append(
+                f"max_actor_steps={self.max_actor_steps} is below min_replay_size={self.min_replay_size}: the program "
+                "would end before the first update"
             )
         if self.samples_per_insert is not None and self.samples_per_insert <= 0:
             faults.append(

@@ -63,7 +63,8 @@ def make_initial_state(network: QNetwork, spec: EnvironmentSpec, config: DQNConf
         steps = jnp.zeros((), jnp.int32)
         return TrainingState(params, params, _make_optimizer(config).init(params), steps)
 
-    return initialise(jax.random.key(seed))
+    state: TrainingState = initialise(jax.random.key(seed))
+    return state
 
 
 def make_update(network: QNetwork, config: DQNConfig) -> Update:
@@ -73,6 +74,11 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
     """
     optimizer = _make_optimizer(config)
 
+    def values(params: Any, observations: jax.Array) -> jax.Array:
+        result = network.apply(params, observations)
+        assert isinstance(result, jax.Array)  # not a pair: no collection is mutable
+        return result
+
     def loss_fn(
         params: Any, target_params: Any, transition: Transition, weights: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
@@ -80,12 +86,12 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
         if config.max_abs_reward is not None:
             reward = jnp.clip(reward, -config.max_abs_reward, config.max_abs_reward)
         result = losses.double_q_loss(
-            q_tm1=network.apply(params, transition.o_tm1),
+            q_tm1=values(params, transition.o_tm1),
             a_tm1=transition.a_tm1,
             r_t=reward,
             discount_t=transition.discount_t,
-            q_t_value=network.apply(target_params, transition.o_t),
-            q_t_selector=network.apply(params, transition.o_t),
+            q_t_value=values(target_params, transition.o_t),
+            q_t_selector=values(params, transition.o_t),
             weights=weights,
             huber_delta=config.huber_delta,
         )
@@ -228,6 +234,7 @@ class DQNLearner:
 
     def close(self) -> None:
         """Saves the state and hands on the last counts."""
+        self._replay.close()
         self.save()
         if self._checkpointer is not None:
             self._checkpointer.close()

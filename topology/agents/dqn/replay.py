@@ -1,0 +1,39 @@
+"""The replay table of DQN."""
+
+from __future__ import annotations
+
+from topology.agents.core.transitions import transition_signature
+from topology.agents.dqn.config import DQNConfig
+from topology.environments.specs import EnvironmentSpec
+from topology.nodes.replay import Table, rate_limiters, selectors
+
+__all__ = ["TABLE", "make_table"]
+
+TABLE = "priority_table"
+
+
+def make_table(config: DQNConfig, spec: EnvironmentSpec, *, seed: int, lockstep: bool = False) -> Table:
+    """A prioritized table of transitions; the oldest leave first.
+
+    Args:
+        config: settings.
+        spec: of the environment.
+        seed: of the sampling.
+        lockstep: one thread inserts and samples in turn and keeps the ratio itself, so that nobody must ever wait.
+    """
+    limiter: rate_limiters.RateLimiter
+    if config.samples_per_insert is None or lockstep:
+        limiter = rate_limiters.MinSize(config.min_replay_size)
+    else:
+        limiter = rate_limiters.SampleToInsertRatio(
+            config.samples_per_insert, config.min_replay_size, config.error_buffer
+        )
+    return Table(
+        TABLE,
+        selectors.Prioritized(config.priority_exponent),
+        selectors.Fifo(),
+        config.max_replay_size,
+        limiter,
+        signature=transition_signature(spec),
+        seed=seed,
+    )
