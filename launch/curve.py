@@ -38,6 +38,11 @@ class Curve:
     x: tuple[float, ...]
     y: tuple[float, ...]
 
+    @property
+    def is_line(self) -> bool:
+        """Whether there is more to draw than one place."""
+        return bool(self.x) and self.x[-1] > self.x[0]
+
     def smoothed(self, window: int) -> Curve:
         """A running mean over the last `window` points."""
         sums = [0.0, *itertools.accumulate(self.y)]
@@ -125,7 +130,7 @@ def draw_text(curve: Curve, *, width: int = 64, height: int = 10) -> str:
         for dot in _stroke(previous, row):
             canvas[dot // 4][column // 2] |= _DOTS[dot % 4][column % 2]
         previous = row
-    ticks = {0: short_number(high), height // 2: short_number((low + high) / 2), height - 1: short_number(low)}
+    ticks = dict(zip((0, height // 2, height - 1), _ticks(low, high), strict=True))
     margin = max(map(len, ticks.values()))
     lines = [
         f"{ticks.get(i, ''):>{margin}} {'┤' if i in ticks else '│'}" + "".join(chr(0x2800 + dots) for dots in row)
@@ -136,6 +141,15 @@ def draw_text(curve: Curve, *, width: int = 64, height: int = 10) -> str:
     return "\n".join(
         [f"{'':{margin}}  {curve.name}", *lines, f"{'':{margin}} └{'─' * width}", f"{'':{margin}}  {axis}"]
     )
+
+
+def _ticks(low: float, high: float) -> tuple[str, str, str]:
+    """Texts for the top, the middle and the bottom: as many digits as tell them apart."""
+    values = (high, (low + high) / 2, low)
+    decimals = max(0, 2 - math.floor(math.log10(high - low)))
+    if decimals > 6 or max(map(abs, values)) >= 1e6:
+        return tuple(map(short_number, values))  # type: ignore[return-value]  # three go in
+    return tuple(f"{value:,.{min(decimals, 2)}f}" for value in values)  # type: ignore[return-value]
 
 
 def _stroke(previous: int | None, row: int) -> range:

@@ -24,6 +24,9 @@ from topology.errors import LaunchError
 __all__ = ["print_agents", "print_runs", "print_settings", "print_status"]
 
 
+_WIDE = 110  # columns from which the words on a setting fit beside it
+
+
 def _dump(console: Console, value: object) -> None:
     console.print(json.dumps(value, indent=2, default=str), markup=False, highlight=False, soft_wrap=True)
 
@@ -61,12 +64,16 @@ def print_settings(name: str, console: Console, *, as_json: bool = False) -> Non
         _dump(console, {"name": agent.name, "description": agent.description, "settings": settings})
         return
     console.print(Text(f"{agent.name}  ", style="bold") + Text(agent.description, style="not bold"))
-    table = _table("setting", "type", "default", "")
+    wide = console.width >= _WIDE
+    table = _table("setting", "type", "default", *([""] if wide else []))
     for field in fields:
-        kind = Text(describe_type(field.annotation), style="cyan")
-        table.add_row(field.name, kind, Text(_text(field)), Text(field.doc, style="dim"))
+        row = [Text(field.name), Text(describe_type(field.annotation), style="cyan"), Text(_text(field))]
+        table.add_row(*row, *([Text(field.doc, style="dim")] if wide else []))
     console.print()
     console.print(table if fields else "It has no settings.")
+    if not wide:
+        for field in (field for field in fields if field.doc):
+            console.print(Text(f"\n{field.name}", style="bold") + Text(f"\n    {field.doc}", style="not bold dim"))
 
 
 def _text(setting: Setting) -> str:

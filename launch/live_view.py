@@ -135,7 +135,7 @@ def render(watch: RunWatch, *, width: int = 100, height: int = 40) -> Renderable
     parts: list[RenderableType] = [_title(watch), _progress(watch, width), Text(), _figures(watch)]
     parts += [Text(), _groups(watch, width)]
     used = 8 + len(watch.labels) + len(watch.warnings)
-    curves = [curve for curve in find_curves(watch.metrics) if len(curve.x) >= 3]
+    curves = [curve for curve in find_curves(watch.metrics) if curve.is_line]
     if curves and height - used >= 12:
         rows = min(8, height - used - 6)
         curve = curves[0] if curves[0].measured else curves[0].smoothed(max(1, len(curves[0].y) // 25))

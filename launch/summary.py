@@ -44,7 +44,7 @@ def print_summary(watch: RunWatch, console: Console) -> None:
     console.print()
     console.print(_table([("run", watch.directory.run_id), ("state", _ending(watch)), *_numbers(watch)]))
     curves = find_curves(watch.metrics)
-    if curves and len(curves[0].x) >= 2:
+    if curves and curves[0].is_line:
         width = max(20, min(72, console.width - 14))
         console.print()
         console.print(Text(draw_text(_presentable(curves[0]), width=width), no_wrap=True))
@@ -89,7 +89,7 @@ def _numbers(watch: RunWatch) -> list[tuple[str, str]]:
 
 def _extremes(curve: Curve) -> str:
     if not curve.measured:
-        return f"{short_number(curve.smoothed(100).y[-1])}  (mean of the last {min(100, len(curve.y))})"
+        return f"{short_number(curve.smoothed(100).y[-1])}  (mean of the last {min(100, len(curve.y))} points)"
     best = max(range(len(curve.y)), key=curve.y.__getitem__)
     where = f"{short_number(curve.x[best])} {curve.x_name}"
     return f"{short_number(curve.y[-1])}  (best {short_number(curve.y[best])} at {where})"

@@ -53,7 +53,7 @@ def test_the_summary_says_how_it_went_and_where_everything_is(make_run: Callable
     assert rows["actor steps"] == "1,000  (100/s)"
     assert rows["actor episodes"] == "10  (1/s)"
     assert rows["evaluator return"] == "0.9  (best 0.95 at 480 actor steps)"
-    assert rows["actor episode return"] == "9.5  (mean of the last 20)"
+    assert rows["actor episode return"] == "9.5  (mean of the last 20 points)"
     assert rows["warnings"] == "1 in the logs"
     assert rows["curve"] == str(directory.path / "curve.png")
     assert rows["logs"] == str(directory.logs)
@@ -128,11 +128,11 @@ def curve_of(points: list[tuple[float, float]]) -> Curve:
 
 def test_a_rising_line_is_drawn_from_corner_to_corner() -> None:
     assert draw_text(curve_of([(0, 0), (100, 1)]), width=4, height=2).splitlines() == [
-        "   return",
-        "1 ┤⠀⠀⡠⠊",
-        "0 ┤⡠⠊⠀⠀",
-        "  └────",
-        "   0actor steps100",
+        "      return",
+        "1.00 ┤⠀⠀⡠⠊",
+        "0.00 ┤⡠⠊⠀⠀",
+        "     └────",
+        "      0actor steps100",
     ]
 
 
