@@ -63,27 +63,30 @@ def find_curves(metrics: Metrics) -> list[Curve]:
 
 
 def _make_curve(metrics: Metrics, label: str, key: str) -> Curve:
-    counter = metrics.counter(_STEPS)
+    measured = "eval" in f"{label} {key}"
+    shared = metrics.find(_STEPS, "counter")
+    # An evaluator says which step of the program it measured; the steps that an actor reports are its own.
+    counter = shared[0] if shared else metrics.counter(_STEPS)
     start = (metrics.span() or (0.0, 0.0))[0]
     nodes = [node for node in metrics.groups[label].values() if key in node]
     stride = 1 + sum(len(node[key].values) for node in nodes) // _MOST_POINTS
     points: list[tuple[float, float]] = []
     for node in nodes:
-        points += zip(_xs(node, node[key], counter, start)[::stride], node[key].values[::stride], strict=True)
+        own = node.get(_STEPS) if measured or not shared else None
+        points += zip(_xs(own, node[key], counter, start)[::stride], node[key].values[::stride], strict=True)
     points = sorted(point for point in points if all(map(math.isfinite, point)))
     return Curve(
         name=f"{label} {key.replace('_', ' ')}" if label not in key else key.replace("_", " "),
-        measured="eval" in f"{label} {key}",
+        measured=measured,
         x_name="seconds" if counter is None else "actor steps",
         x=tuple(x for x, _ in points),
         y=tuple(y for _, y in points),
     )
 
 
-def _xs(node: dict[str, Series], series: Series, counter: Series | None, start: float) -> Sequence[float]:
-    steps = node.get(_STEPS)
-    if steps is not None and steps.times == series.times:
-        return steps.values  # the node says itself which step it measured
+def _xs(own: Series | None, series: Series, counter: Series | None, start: float) -> Sequence[float]:
+    if own is not None and own.times == series.times:
+        return own.values
     if counter is not None:
         return [_interpolate(time, counter) for time in series.times]
     return [time - start for time in series.times]

@@ -22,7 +22,7 @@ METRICS: dict[str, list[dict[str, Any]]] = {
     "counter-0": [
         {"time": STARTED + i, "actor_steps": 100 * i, "learner_steps": i, "actor_episodes": i} for i in range(11)
     ],
-    "actor-0": [{"time": STARTED + i / 2, "episode_return": i} for i in range(20)],
+    "actor-0": [{"time": STARTED + i / 2, "episode_return": i, "actor_steps": 3 * i} for i in range(20)],
     "evaluator-0": [
         {"time": STARTED + 1, "evaluator_return": -1.0, "actor_steps": 90},
         {"time": STARTED + 5, "evaluator_return": 0.95, "actor_steps": 480},
