@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from topology.graph_text import call_text
+from topology.graph_text import node_text
 from topology.graph_values import Plain, short_text
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ class GraphDiff:
             yield f"~ program name: {self.renamed[0]} -> {self.renamed[1]}"
         if self.reordered:
             yield f"~ order of groups: {', '.join(self.reordered[0])} -> {', '.join(self.reordered[1])}"
-        yield from (f"- {node.name}  {node.kind}  {call_text(node)}".rstrip() for node in self.removed_nodes)
-        yield from (f"+ {node.name}  {node.kind}  {call_text(node)}".rstrip() for node in self.added_nodes)
+        yield from (f"- {node_text(node)}" for node in self.removed_nodes)
+        yield from (f"+ {node_text(node)}" for node in self.added_nodes)
         yield from map(str, self.changes)
         yield from (f"- edge {edge}" for edge in self.removed_edges)
         yield from (f"+ edge {edge}" for edge in self.added_edges)

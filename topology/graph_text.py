@@ -12,13 +12,15 @@ from topology.graph_view import Box, join_arguments, view
 if TYPE_CHECKING:
     from topology.graph import GraphNode, ProgramGraph
 
-__all__ = ["call_text", "to_dot", "to_mermaid", "to_networkx", "to_text"]
+__all__ = ["node_text", "to_dot", "to_mermaid", "to_networkx", "to_text"]
 
 
-def call_text(node: GraphNode, width: int = 60) -> str:
-    """`Constructor(argument=value, ...)`; "" for a node without a constructor. `width` limits each value."""
-    arguments = ", ".join(f"{name}={short_text(value, width)}" for name, value in node.arguments.items())
-    return f"{node.constructor}({arguments})" if node.constructor else ""
+def node_text(node: GraphNode) -> str:
+    """One line: `actor/3  CourierNode  Constructor(argument=value, ...)`."""
+    arguments = ", ".join(f"{name}={short_text(value)}" for name, value in node.arguments.items())
+    if node.constructor:
+        return f"{node.name}  {node.kind}  {node.constructor}({arguments})"
+    return f"{node.name}  {node.kind}({arguments})" if arguments else f"{node.name}  {node.kind}"
 
 
 def to_text(graph: ProgramGraph, max_nodes_per_group: int | None) -> str:
@@ -37,7 +39,7 @@ _Tree = tuple[str, "Sequence[_Tree]"]
 def _add_children(lines: list[str], indent: str, children: Sequence[_Tree]) -> None:
     for position, (title, grandchildren) in enumerate(children):
         last = position == len(children) - 1
-        lines.append(f"{indent}{'└── ' if last else '├── '}{title}".rstrip())
+        lines.append(f"{indent}{'└── ' if last else '├── '}{title}")
         _add_children(lines, indent + ("    " if last else "│   "), grandchildren)
 
 
@@ -56,8 +58,7 @@ def _rows(graph: ProgramGraph, group: str, limit: int | None) -> list[_Tree]:
 
 
 def _node_tree(node: GraphNode) -> _Tree:
-    title = f"{node.name}  {node.kind}  {call_text(node)}"
-    return title, [_node_tree(part) for part in node.inner]
+    return node_text(node), [_node_tree(part) for part in node.inner]
 
 
 def _count(number: int, noun: str) -> str:
