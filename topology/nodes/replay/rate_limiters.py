@@ -92,13 +92,14 @@ class SampleToInsertRatio(RateLimiter):
             raise ValueError(f"samples_per_insert must be above 0, got {samples_per_insert}")
         offset = samples_per_insert * min_size_to_sample
         if isinstance(error_buffer, int | float):
-            low, high = offset - error_buffer, offset + error_buffer
+            low, high, span = offset - error_buffer, offset + error_buffer, 2 * error_buffer
         else:
             low, high = error_buffer
+            span = high - low
         needed = 2 * max(1.0, samples_per_insert)
-        if high - low < needed:
+        if span < needed:
             raise ValueError(
-                f"error_buffer spans {high - low}, from {low} to {high}; it must span at least "
+                f"error_buffer spans {span}, from {low} to {high}; it must span at least "
                 f"2 * max(1, samples_per_insert) = {needed}, or inserts and samples can block each other for ever"
             )
         if low > offset:
