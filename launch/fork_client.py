@@ -20,6 +20,7 @@ __all__ = ["ForkServer"]
 _BOOT = (
     "import sys, json; config = json.loads(sys.argv.pop()); "
     "sys.path[:] = config['path'] + [p for p in sys.path if p not in config['path']]; "
+    "from topology.launch_package import import_launch; import_launch(); "
     "from launch.fork_server import main; main(config)"
 )
 _QUIT_S = 5.0

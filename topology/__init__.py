@@ -24,6 +24,7 @@ from topology._version import __version__
 from topology.address import Address, get_port_from_address
 from topology.context import NodeContext, get_context
 from topology.handle import Deferred, Handle
+from topology.launch_package import import_launch
 from topology.node import Node
 from topology.program import Program, make_program
 from topology.stopping import (
@@ -97,14 +98,14 @@ _ELSEWHERE = {
 
 def launch(*args: Any, **kwargs: Any) -> Any:
     """Deploys a program; see `launch.launch`, whose arguments these are. Returns a `Run`."""
-    return importlib.import_module("launch").launch(*args, **kwargs)
+    return import_launch().launch(*args, **kwargs)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _ELSEWHERE:
         raise AttributeError(f"module 'topology' has no attribute {name!r}")
     module, attribute = _ELSEWHERE[name]
-    value = getattr(importlib.import_module(module), attribute)
+    value = getattr(import_launch() if module == "launch" else importlib.import_module(module), attribute)
     globals()[name] = value
     return value
 
