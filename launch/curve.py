@@ -30,6 +30,7 @@ class Curve:
         x_name: what x counts: "actor steps", or "seconds" for a program that counts no steps.
         x: where each point lies, ascending.
         y: the values.
+        nodes: how many nodes it comes from.
     """
 
     name: str
@@ -37,14 +38,21 @@ class Curve:
     x_name: str
     x: tuple[float, ...]
     y: tuple[float, ...]
+    nodes: int = 1
+
+    @property
+    def window(self) -> int:
+        """Over how many points to draw the mean: an evaluator measured each with care; exploring actors take turns."""
+        return 1 if self.measured else self.nodes * max(2, len(self.y) // self.nodes // 25)
 
     @property
     def is_line(self) -> bool:
         """Whether there is more to draw than one place."""
         return bool(self.x) and self.x[-1] > self.x[0]
 
-    def smoothed(self, window: int) -> Curve:
-        """A running mean over the last `window` points."""
+    def smoothed(self, window: int | None = None) -> Curve:
+        """A running mean over the last `window` points; None for the curve's own window."""
+        window = window or self.window
         sums = [0.0, *itertools.accumulate(self.y)]
         starts = [max(0, end - window) for end in range(1, len(sums))]
         means = tuple((sums[end] - sums[start]) / (end - start) for end, start in enumerate(starts, 1))
@@ -81,6 +89,7 @@ def _make_curve(metrics: Metrics, label: str, key: str) -> Curve:
         x_name="seconds" if counter is None else "actor steps",
         x=tuple(x for x, _ in points),
         y=tuple(y for _, y in points),
+        nodes=len(nodes),
     )
 
 
@@ -192,9 +201,8 @@ def write_png(curves: Sequence[Curve], path: Path, *, title: str) -> None:
         if curve.measured:
             axes.plot(curve.x, curve.y, label=curve.name, color="#1f6feb", linewidth=2.0, marker="o", markersize=3.5)
         else:
-            window = max(1, len(curve.y) // 25)
-            name = f"{curve.name} (mean of {window})" if window > 1 else curve.name
-            axes.plot(curve.x, curve.smoothed(window).y, label=name, color="#9aa4b2", linewidth=1.2)
+            name = f"{curve.name} (mean of {curve.window})"
+            axes.plot(curve.x, curve.smoothed().y, label=name, color="#9aa4b2", linewidth=1.2)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.set_xlabel(curves[0].x_name)
     axes.set_ylabel(curves[0].name)

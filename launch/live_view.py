@@ -138,8 +138,8 @@ def render(watch: RunWatch, *, width: int = 100, height: int = 40) -> Renderable
     curves = [curve for curve in find_curves(watch.metrics) if curve.is_line]
     if curves and height - used >= 12:
         rows = min(8, height - used - 6)
-        curve = curves[0] if curves[0].measured else curves[0].smoothed(max(1, len(curves[0].y) // 25))
-        parts += [Text(), Text(draw_text(curve, width=min(72, width - 12), height=rows), style="cyan", no_wrap=True)]
+        text = draw_text(curves[0].smoothed(), width=min(72, width - 12), height=rows)
+        parts += [Text(), Text(text, style="cyan", no_wrap=True)]
     if watch.warnings:
         parts += [Text(), *(_warning(node, line) for node, line in watch.warnings)]
     return Group(*parts)

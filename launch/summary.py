@@ -47,7 +47,7 @@ def print_summary(watch: RunWatch, console: Console) -> None:
     if curves and curves[0].is_line:
         width = max(20, min(72, console.width - 14))
         console.print()
-        console.print(Text(draw_text(_presentable(curves[0]), width=width), no_wrap=True))
+        console.print(Text(draw_text(curves[0].smoothed(), width=width), no_wrap=True))
     places = [("curve", curve_place), ("logs", str(watch.directory.logs)), ("metrics", str(watch.directory.metrics))]
     console.print()
     for name, place in places:
@@ -63,10 +63,6 @@ def _table(rows: list[tuple[str, str]]) -> Table:
     for name, value in rows:
         table.add_row(name, Text(value))
     return table
-
-
-def _presentable(curve: Curve) -> Curve:
-    return curve if curve.measured else curve.smoothed(max(1, len(curve.y) // 25))
 
 
 def _ending(watch: RunWatch) -> str:
