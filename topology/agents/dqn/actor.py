@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Protocol, final
 
@@ -28,6 +29,7 @@ class Adder(Protocol):
         """Adds a step; may block while replay lets nothing in."""
 
 
+@functools.lru_cache(maxsize=8)  # the actors of a program of threads compile once
 def make_greedy(network: QNetwork) -> GreedyPolicy:
     """A compiled function from weights and one observation (no batch axis) to the best action."""
 

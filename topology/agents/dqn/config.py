@@ -25,7 +25,9 @@ class DQNConfig:
         discount: factor for each step.
         n_step: steps of a transition.
         max_abs_reward: rewards of a transition are clipped to this; None to leave them as they are.
-        learning_rate: of Adam.
+        learning_rate: of Adam, at the beginning.
+        final_learning_rate: at the end: it falls linearly in between, where `max_actor_steps` and `samples_per_insert`
+            say how many updates there will be.
         max_gradient_norm: gradients are scaled down to this global norm.
         huber_delta: the loss is quadratic up to this error and linear above.
         batch_size: transitions of an update.
@@ -61,6 +63,7 @@ class DQNConfig:
     n_step: int = 3
     max_abs_reward: float | None = None
     learning_rate: float = 5e-4
+    final_learning_rate: float = 5e-5
     max_gradient_norm: float = 40.0
     huber_delta: float = 1.0
     batch_size: int = 64
@@ -99,6 +102,14 @@ class DQNConfig:
         # The learner takes the samples of two calls at once, one of them ahead; below that it would wait in steps.
         return max(tolerance, 2 * self.updates_per_call * self.batch_size, self.samples_per_insert)
 
+    @property
+    def num_updates(self) -> int | None:
+        """About how many updates the run will make; None when nobody can know."""
+        if self.max_actor_steps is None or self.samples_per_insert is None:
+            return None
+        inserts = self.max_actor_steps - self.min_replay_size
+        return max(1, round(inserts * self.samples_per_insert / self.batch_size))
+
     def _range_faults(self) -> list[str]:
         at_least_one = (
             "num_actors num_caches n_step batch_size updates_per_call target_update_period min_replay_size "
@@ -108,7 +119,7 @@ class DQNConfig:
         faults = [
             f"{name}={getattr(self, name)}: at least 1" for name in at_least_one.split() if getattr(self, name) < 1
         ]
-        above_zero = "learning_rate max_gradient_norm huber_delta checkpoint_period_s"
+        above_zero = "learning_rate final_learning_rate max_gradient_norm huber_delta checkpoint_period_s"
         faults += [f"{name}={getattr(self, name)}: above 0" for name in above_zero.split() if getattr(self, name) <= 0]
         unit = "discount priority_exponent importance_sampling_exponent evaluator_epsilon"
         faults += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
@@ -50,15 +51,18 @@ Update = Callable[[TrainingState, Transition, Any], tuple[TrainingState, UpdateO
 
 
 def _make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(config.learning_rate))
+    rate = config.learning_rate
+    if config.num_updates is not None:
+        rate = optax.linear_schedule(rate, config.final_learning_rate, config.num_updates)
+    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 
 
 def make_initial_state(network: QNetwork, spec: EnvironmentSpec, config: DQNConfig, seed: int) -> TrainingState:
     """The state before the first update; a function of `seed`."""
+    observation = np.zeros((1, *spec.observations.shape), spec.observations.dtype)
 
     @jax.jit
     def initialise(key: jax.Array) -> TrainingState:
-        observation = jnp.zeros((1, *spec.observations.shape), spec.observations.dtype)
         params = network.init(key, observation)
         steps = jnp.zeros((), jnp.int32)
         return TrainingState(params, params, _make_optimizer(config).init(params), steps)
@@ -67,6 +71,7 @@ def make_initial_state(network: QNetwork, spec: EnvironmentSpec, config: DQNConf
     return state
 
 
+@functools.lru_cache(maxsize=8)  # learners of equal settings in one process compile once
 def make_update(network: QNetwork, config: DQNConfig) -> Update:
     """A compiled function that makes `updates_per_call` updates, one after the other.
 

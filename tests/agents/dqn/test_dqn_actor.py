@@ -1,0 +1,157 @@
+"""The actor, the network, and the way of steps into replay."""
+
+import dm_env
+import jax
+import numpy as np
+import pytest
+from dm_env import specs
+
+from topology.agents.core.transitions import NStepTransitionAdder, Transition, transition_signature
+from topology.agents.core.types import Variables
+from topology.agents.core.variables import VariableClient
+from topology.agents.dqn.actor import DQNActor, make_greedy
+from topology.agents.dqn.networks import make_network
+from topology.environments import Catch, make_environment_spec
+from topology.nodes.replay import Client, Table, rate_limiters, selectors
+from topology.nodes.replay.service import ReplayService
+
+SPEC = make_environment_spec(Catch())
+
+
+class Source:
+    """Weights under which the action `best` is the best everywhere."""
+
+    def __init__(self, best):
+        network = make_network(SPEC, (4,))
+        self.params = jax.tree.map(np.zeros_like, network.init(jax.random.key(0), np.zeros((1, 10, 5), np.float32)))
+        self.version = 0
+        self.prefer(best)
+
+    def prefer(self, action):
+        bias = np.eye(3, dtype=np.float32)[action]
+        self.params = {
+            "params": {**self.params["params"], "Dense_1": {**self.params["params"]["Dense_1"], "bias": bias}}
+        }
+        self.version += 1
+
+    def get_variables(self, names):
+        return Variables(self.version, 0.0, [self.params])
+
+
+def make_actor(source, epsilon, *, seed=0, adder=None):
+    client = VariableClient(source, ["policy"], update_period=1)
+    client.update_and_wait()
+    policy = make_greedy(make_network(SPEC, (4,)))
+    return DQNActor(
+        policy=policy, num_actions=3, epsilon=epsilon, client=client, random=np.random.default_rng(seed), adder=adder
+    )
+
+
+def test_a_greedy_actor_takes_the_best_action_of_the_newest_weights():
+    source = Source(best=2)
+    actor = make_actor(source, 0.0)
+    board = Catch(seed=0).reset().observation
+    assert {actor.select_action(board) for _ in range(20)} == {2}
+    source.prefer(0)
+    assert actor.select_action(board) == 2
+    actor.update()
+    assert actor.select_action(board) == 0
+
+
+def test_epsilon_is_the_share_of_random_actions():
+    actor = make_actor(Source(best=1), 0.3)
+    board = Catch(seed=0).reset().observation
+    actions = [actor.select_action(board) for _ in range(3000)]
+    assert np.mean(np.array(actions) != 1) == pytest.approx(0.3 * 2 / 3, abs=0.03)
+    assert {type(action) for action in actions} == {int}
+
+
+def test_a_seed_fixes_the_exploration():
+    board = Catch(seed=0).reset().observation
+    runs = []
+    for seed in (1, 1, 2):
+        actor = make_actor(Source(best=1), 0.9, seed=seed)
+        runs.append([actor.select_action(board) for _ in range(30)])
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_images_pass_convolutions():
+    images = SPEC._replace(observations=specs.BoundedArray((36, 36, 2), np.uint8, 0, 255))
+    network = make_network(images, (16,))
+    assert network.is_image
+    params = network.init(jax.random.key(0), np.zeros((1, 36, 36, 2), np.uint8))
+    assert "Conv_0" in params["params"]
+    assert network.apply(params, np.full((5, 36, 36, 2), 255, np.uint8)).shape == (5, 3)
+    assert not make_network(SPEC, (16,)).is_image
+
+
+class Replay:
+    """One table in this process, and what was written into it."""
+
+    def __init__(self, signature, size=100):
+        fifo = selectors.Fifo()
+        self.table = Table("t", fifo, fifo, size, rate_limiters.MinSize(1), 1, signature)
+        self.service = ReplayService([self.table])
+        self.client = Client("local", service=self.service)
+
+    def adder(self, n_step, discount):
+        writer = self.client.trajectory_writer(NStepTransitionAdder.num_keep_alive_refs(n_step))
+        return NStepTransitionAdder(writer, table="t", n_step=n_step, discount=discount, max_in_flight=0)
+
+    def rows(self):
+        size = self.table.info.current_size
+        data = self.client.sample_batch("t", size).data
+        return [Transition(*(field[i] for field in data)) for i in range(size)]
+
+
+@pytest.fixture
+def make_replay():
+    made = []
+
+    def make(signature=None):
+        made.append(Replay(signature))
+        return made[-1]
+
+    yield make
+    for replay in made:
+        replay.service.close()
+
+
+@pytest.mark.parametrize("n_step", [1, 2, 3, 7])
+@pytest.mark.parametrize("end", [dm_env.termination, dm_env.truncation])
+def test_what_is_sampled_is_what_was_seen(make_replay, n_step, end):
+    replay = make_replay()
+    adder = replay.adder(n_step, 0.5)
+    expected = []
+    for episode in range(3):
+        boards = [np.full(2, 10 * episode + t, np.float32) for t in range(6)]
+        adder.observe_first(dm_env.restart(boards[0]))
+        for t in range(1, 6):
+            timestep = end(float(t), boards[t]) if t == 5 else dm_env.transition(float(t), boards[t])
+            adder.observe(t, timestep)
+        for t in range(5):
+            last = min(t + n_step, 5)
+            reward = sum(0.5**k * r for k, r in enumerate(range(t + 1, last + 1)))
+            ended = last == 5 and end is dm_env.termination
+            expected.append((10 * episode + t, t + 1, reward, 0.0 if ended else 0.5 ** (last - t), 10 * episode + last))
+    rows = sorted(
+        (float(r.o_tm1[1]), int(r.a_tm1), float(r.r_t), float(r.discount_t), float(r.o_t[1])) for r in replay.rows()
+    )
+    np.testing.assert_allclose(rows, sorted(expected))
+
+
+def test_transitions_fit_the_signature_and_carry_small_numbers(make_replay):
+    replay = make_replay(transition_signature(SPEC))
+    environment, adder = Catch(seed=0), replay.adder(3, 0.9)
+    actor = make_actor(Source(best=1), 0.5, adder=adder)
+    timestep = environment.reset()
+    actor.observe_first(timestep)
+    while not timestep.last():
+        action = actor.select_action(timestep.observation)
+        timestep = environment.step(action)
+        actor.observe(action, timestep)
+    rows = replay.rows()
+    assert len(rows) == 9
+    assert [leaf.dtype.name for leaf in rows[0]] == ["float32", "int32", "float32", "float32", "float32"]
+    np.testing.assert_array_equal(rows[-1].o_t, timestep.observation)
+    adder.close()

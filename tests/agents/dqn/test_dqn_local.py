@@ -1,0 +1,56 @@
+"""DQN in one process: the same run twice, and learning."""
+
+import numpy as np
+import pytest
+
+from topology.agents.dqn.config import DQNConfig
+from topology.agents.dqn.local import LocalRun, run_local
+from topology.errors import ProgramError
+
+SMALL = DQNConfig(
+    num_actors=2,
+    hidden_sizes=(16,),
+    min_replay_size=100,
+    samples_per_insert=8.0,
+    batch_size=16,
+    updates_per_call=2,
+    max_actor_steps=400,
+    evaluation_period=150,
+    final_evaluation_episodes=5,
+)
+
+
+def test_the_same_seed_gives_the_same_run_to_the_bit():
+    def weights(seed):
+        run = LocalRun(DQNConfig(**{**vars(SMALL), "seed": seed}))
+        for _ in range(150):
+            run.step()
+        variables = run.learner.get_variables(["policy"])
+        run.close()
+        assert variables.version > 10
+        return variables.values[0]["params"]["Dense_0"]["kernel"]
+
+    first, second, other = weights(1), weights(1), weights(2)
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+def test_the_ratio_of_samples_to_inserts_is_kept():
+    result = run_local(SMALL)
+    inserts = result.counts["actor_steps"] - 100
+    samples = result.counts["learner_steps"] * 16
+    assert 0 <= inserts * 8 - samples < 2 * 16 * 2 + 8 * 2 * 3  # transitions still open, and less than a call
+    assert [steps for steps, _ in result.evaluations] == [150, 300, 400]
+    assert result.evaluations[-1][1].episodes == 5
+
+
+def test_what_has_no_end_or_no_ratio_is_refused():
+    with pytest.raises(ProgramError, match="never return"):
+        run_local(DQNConfig(max_actor_steps=None))
+    with pytest.raises(ProgramError, match="needs samples_per_insert"):
+        LocalRun(DQNConfig(samples_per_insert=None))
+
+
+def test_it_learns_catch():
+    config = DQNConfig(seed=1, hidden_sizes=(64, 64), max_actor_steps=8_000, final_evaluation_episodes=50)
+    assert run_local(config).evaluations[-1][1].mean_return >= 0.8
