@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 import typer
 from rich.console import Console
@@ -58,16 +58,18 @@ def launch_agent(name: str, texts: Mapping[str, str], request: LaunchRequest, co
     texts = _with_seed(agent, texts, request.seed)
     _check_directory(request.run_directory)
     program = agent.build(texts)
-    options: dict[str, Any] = {"seed": request.seed} if request.seed is not None else {}
-    run = launch.launch(
-        program,
-        _launcher(agent, request),
-        local_resources=agent.local_resources(texts) if request.launch_type == "local_mp" else None,
-        terminal=request.terminal or "output_to_files",
-        run_directory=request.run_directory,
-        **options,
-    )
-    return _see_through(run, request, console)
+
+    def start() -> Run:
+        return launch.launch(
+            program,
+            _launcher(agent, request),
+            local_resources=agent.local_resources(texts) if request.launch_type == "local_mp" else None,
+            terminal=request.terminal or "output_to_files",
+            run_directory=request.run_directory,
+            seed=request.seed or 0,
+        )
+
+    return _see_through(start, request, console)
 
 
 def _with_seed(agent: Agent, texts: Mapping[str, str], seed: int | None) -> Mapping[str, str]:
@@ -90,29 +92,40 @@ def _check_directory(path: Path | None) -> None:
         raise LaunchError(f"--run-directory {path} exists and is not empty: give a new or an empty directory")
 
 
-def _see_through(run: Run, request: LaunchRequest, console: Console) -> int:
-    """Shows the run until it has ended, then says how it went."""
+def _see_through(start: Callable[[], Run], request: LaunchRequest, console: Console) -> int:
+    """Starts the run, shows it until it has ended, then says how it went."""
+    run: Run | None = None
+    interrupted = False
+    try:
+        # From before the first node is there: a signal stops the run, and is raised here when the run has ended.
+        with signals.waiting():
+            run = start()
+            _show(run, request, console)
+    except (KeyboardInterrupt, SystemExit) as error:
+        if run is None:
+            raise
+        interrupted = isinstance(error, KeyboardInterrupt)  # else SIGTERM, from `topology stop`: on purpose
+    finally:
+        if run is not None:
+            run.stop()
+    watch = RunWatch(RunDirectory(run.run_directory))
+    watch.poll()
+    print_summary(watch, console)
+    failed = _report_failure(run)
+    return INTERRUPTED if interrupted else int(failed)
+
+
+def _show(run: Run, request: LaunchRequest, console: Console) -> None:
     watch = RunWatch(RunDirectory(run.run_directory))
     # Nodes that print into this terminal would tear a picture apart.
     live = request.live if request.terminal in (None, "output_to_files") else False
     view = make_view(console, live=live)
     if not isinstance(view, RichView):
         console.print(f"run {run.run_id}: {run.run_directory}", markup=False, soft_wrap=True)
-    interrupted = False
     try:
-        with signals.waiting():  # a signal stops the run; here it is raised when the run has ended
-            follow(watch, view, lambda timeout_s: run.wait(timeout=timeout_s, raise_error=False))
-    except KeyboardInterrupt:
-        interrupted = True
-    except SystemExit:
-        pass  # SIGTERM, from `topology stop`: stopped on purpose
+        follow(watch, view, lambda timeout_s: run.wait(timeout=timeout_s, raise_error=False))
     finally:
         view.close()
-        run.stop()
-    watch.poll()
-    print_summary(watch, console)
-    failed = _report_failure(run)
-    return INTERRUPTED if interrupted else int(failed)
 
 
 def _report_failure(run: Run) -> bool:
