@@ -84,7 +84,7 @@ class _Settings(NamedTuple):
 class BatchedHandler(Generic[_P, _R]):
     """A function that gathers its calls into batches; what `batched_handler` makes of the function below it.
 
-    As an attribute of a class it is a method, with a batch of its own for every instance.
+    As an attribute of a class it is a method, with batches of its own for every instance.
     """
 
     __courier_asynchronous__ = True
@@ -94,29 +94,33 @@ class BatchedHandler(Generic[_P, _R]):
         self._function = function
         self._settings = settings
         self._batcher = _Batcher(function, settings)
-        self._bound: dict[int, tuple[weakref.ref[Any], BatchedHandler[..., _R]]] = {}
+        self._batchers: dict[int, tuple[weakref.ref[Any], _Batcher]] = {}
         self._lock = threading.Lock()
 
     @overload
     def __get__(self, instance: None, owner: type) -> BatchedHandler[_P, _R]: ...
     @overload
-    def __get__(self, instance: object, owner: type) -> BatchedHandler[..., _R]: ...
-    def __get__(self, instance: object | None, owner: type) -> BatchedHandler[..., _R]:
+    def __get__(self, instance: object, owner: type) -> _BoundHandler[_R]: ...
+    def __get__(self, instance: object | None, owner: type) -> BatchedHandler[_P, _R] | _BoundHandler[_R]:
         if instance is None:
             return self
         with self._lock:
-            reference, handler = self._bound.get(id(instance), (None, None))
-            if handler is None or reference is None or reference() is not instance:
-                handler = self._bind(instance)
-            return handler
+            reference, batcher = self._batchers.get(id(instance), (None, None))
+            if batcher is None or reference is None or reference() is not instance:
+                batcher = self._new_batcher(instance)
+        return _BoundHandler(self._function, instance, batcher)
 
-    def _bind(self, instance: object) -> BatchedHandler[..., _R]:
+    def _new_batcher(self, instance: object) -> _Batcher:
         key = id(instance)  # not the instance itself: it may be unhashable, or equal to another
-        # The handler must not keep the instance alive, nor a thread of it the handler.
-        reference = weakref.ref(instance, lambda _: self._bound.pop(key, None))
-        handler: BatchedHandler[..., _R] = BatchedHandler(_WeakMethod(reference, self._function), self._settings)
-        self._bound[key] = (reference, handler)
-        return handler
+        batcher = _Batcher(self._function, self._settings)
+        batchers = self._batchers
+
+        def forget(_: weakref.ref[Any]) -> None:
+            batchers.pop(key, None)
+            batcher.close(wait=False)
+
+        self._batchers[key] = (weakref.ref(instance, forget), batcher)
+        return batcher
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R:
         """Joins a batch and blocks for this call's part of the result."""
@@ -124,7 +128,7 @@ class BatchedHandler(Generic[_P, _R]):
 
     def submit(self, *args: _P.args, **kwargs: _P.kwargs) -> Future[_R]:
         """Joins a batch; the future gives this call's part of the result."""
-        return self._batcher.submit(args, kwargs)
+        return self._batcher.submit(None, args, kwargs)
 
     def close(self) -> None:
         """Fails the calls that wait for a batch and ends the threads. A later call starts them again."""
@@ -138,22 +142,41 @@ class BatchedHandler(Generic[_P, _R]):
             self._batcher.close(wait=False)
 
 
-class _WeakMethod:
-    """A bound method that does not keep its instance alive."""
+@final
+class _BoundHandler(Generic[_R]):
+    """A batched method of one instance, which it keeps alive as any bound method does."""
 
-    def __init__(self, reference: weakref.ref[Any], function: Callable[..., Any]) -> None:
+    __courier_asynchronous__ = True
+
+    def __init__(self, function: Callable[..., _R], instance: object, batcher: _Batcher) -> None:
         functools.update_wrapper(self, function)
-        self._reference = reference
-        self._function = function
+        self.__self__ = instance
+        self._batcher = batcher
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        instance = self._reference()
-        if instance is None:
-            raise ReferenceError(f"the object of batched method {self._function!r} is gone")
-        return self._function(instance, *args, **kwargs)
+    def __call__(self, *args: Any, **kwargs: Any) -> _R:
+        """Joins a batch and blocks for this call's part of the result."""
+        return self.submit(*args, **kwargs).result()
+
+    def submit(self, *args: Any, **kwargs: Any) -> Future[_R]:
+        """Joins a batch; the future gives this call's part of the result."""
+        return self._batcher.submit(self.__self__, args, kwargs)
+
+    def close(self) -> None:
+        """Fails the calls that wait for a batch and ends the threads. A later call starts them again."""
+        self._batcher.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.__self__, self.__name__)  # type: ignore[attr-defined]  # set by update_wrapper
 
 
-Call = tuple[tuple[Any, ...], dict[str, Any], Future[Any]]
+class _Call(NamedTuple):
+    """One call that waits; keeps the instance it is made on alive."""
+
+    instance: object | None
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    future: Future[Any]
+    since: float
 
 
 @final
@@ -164,15 +187,15 @@ class _Batcher:
         self._function = function
         self._settings = settings
         self._condition = threading.Condition()  # guards what follows
-        self._calls: deque[tuple[float, Call]] = deque()
+        self._calls: deque[_Call] = deque()
         self._threads: list[threading.Thread] = []
         self._idle = 0
         self._era = 0  # threads of an earlier one end
 
-    def submit(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
+    def submit(self, instance: object | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[Any]:
         future: Future[Any] = Future()
         with self._condition:
-            self._calls.append((self._settings.clock.monotonic(), (args, kwargs, future)))
+            self._calls.append(_Call(instance, args, kwargs, future, self._settings.clock.monotonic()))
             if not self._idle and len(self._threads) < self._settings.max_parallelism:
                 thread = threading.Thread(target=self._serve, args=(self._era,), name="batched handler", daemon=True)
                 self._threads.append(thread)
@@ -187,22 +210,26 @@ class _Batcher:
             calls, self._calls = self._calls, deque()
             threads, self._threads = self._threads, []
             self._condition.notify_all()
-        for _, (_, _, future) in calls:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(CourierClosed("the batched handler was closed while this call waited for a batch"))
+        for call in calls:
+            if call.future.set_running_or_notify_cancel():
+                error = CourierClosed("the batched handler was closed while this call waited for a batch")
+                call.future.set_exception(error)
         for thread in threads:
             if wait and thread is not threading.current_thread():
                 thread.join(5.0)
 
     def _serve(self, era: int) -> None:
-        while True:
-            batch = self._gather(era)
-            if batch is None:
-                return
-            if batch:
-                _run(self._function, batch, self._settings)
+        while self._serve_batch(era):
+            pass
 
-    def _gather(self, era: int) -> list[Call] | None:
+    def _serve_batch(self, era: int) -> bool:
+        # A function of its own, so that a waiting thread keeps no arguments and no instance alive.
+        batch = self._gather(era)
+        if batch:
+            _run(self._function, batch, self._settings)
+        return batch is not None
+
+    def _gather(self, era: int) -> list[_Call] | None:
         """Blocks until there is a batch to run; None when this thread is to end."""
         size, timeout_s, clock = self._settings.batch_size, self._settings.timeout_s, self._settings.clock
         with self._condition:
@@ -210,7 +237,7 @@ class _Batcher:
             try:
                 clock.wait_for(self._condition, lambda: bool(self._calls) or self._era != era)
                 while self._era == era and self._calls and len(self._calls) < size:
-                    left = self._calls[0][0] + timeout_s - clock.monotonic()
+                    left = self._calls[0].since + timeout_s - clock.monotonic()
                     if left <= 0:
                         break
                     clock.wait_for(self._condition, lambda: len(self._calls) >= size or self._era != era, left)
@@ -218,24 +245,26 @@ class _Batcher:
                 self._idle -= 1
             if self._era != era:
                 return None
-            batch = [self._calls.popleft()[1] for _ in range(min(size, len(self._calls)))]
-        return [call for call in batch if call[2].set_running_or_notify_cancel()]
+            batch = [self._calls.popleft() for _ in range(min(size, len(self._calls)))]
+        return [call for call in batch if call.future.set_running_or_notify_cancel()]
 
 
-def _run(function: Callable[..., Any], batch: list[Call], settings: _Settings) -> None:
+def _run(function: Callable[..., Any], batch: list[_Call], settings: _Settings) -> None:
     """Runs one batch and gives every caller its part."""
     count = len(batch)
     padding = settings.batch_size - count if settings.pad_batch else 0
-    inputs = [(args, kwargs) for args, kwargs, _ in batch]
+    inputs = [(call.args, call.kwargs) for call in batch]
+    instance = batch[0].instance
     try:
         args, kwargs = stack(inputs + inputs[-1:] * padding)
-        results = unstack(function(*args, **kwargs), count, count + padding)
+        output = function(*args, **kwargs) if instance is None else function(instance, *args, **kwargs)
+        results = unstack(output, count, count + padding)
     except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the callers
-        for _, _, future in batch:
-            future.set_exception(error)
+        for call in batch:
+            call.future.set_exception(error)
         return
-    for (_, _, future), result in zip(batch, results, strict=True):
-        future.set_result(result)
+    for call, result in zip(batch, results, strict=True):
+        call.future.set_result(result)
 
 
 # --- structures -----------------------------------------------------------------------------------------------------

@@ -122,7 +122,7 @@ class Cache:
     def _dormant(self, entry: _Entry, now: float) -> bool:
         return now - entry.asked > self._options.idle_refreshes * self._options.refresh_interval_s
 
-    def _evict(self, spare: bytes) -> None:
+    def _evict(self, spare: bytes = b"") -> None:
         for key, entry in list(self._entries.items()):
             if len(self._entries) <= self._options.max_keys:
                 return
@@ -144,14 +144,15 @@ class Cache:
         if entry is None:
             return
         entry.error = error
-        self._end_fetch(entry, now)
         if entry.value is None:
             del self._entries[key]
+        self._end_fetch(entry, now)
 
     def _end_fetch(self, entry: _Entry, now: float) -> None:
         began = entry.fetching_since if entry.fetching_since is not None else now
         entry.fetching_since, entry.wanted = None, False
         entry.due = max(now, began + self._options.refresh_interval_s)
+        self._evict()  # what was spared because somebody waited for it
 
     def due(self, now: float) -> list[bytes]:
         """Keys to be refreshed now; counts them as being fetched."""

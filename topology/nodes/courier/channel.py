@@ -113,12 +113,11 @@ class Channel:
         self._connect = connect
         self._ids = itertools.count(1)
         self._pending: dict[int, CallFuture] = {}
-        self._unsent: deque[tuple[int, list[Buffer]]] = deque()
         self._bytes = 0
         self._changed = threading.Condition(threading.Lock())  # guards all of the above; notified when room is made
-        self._sending = threading.Lock()
+        self._sending = threading.Condition(threading.Lock())  # guards what follows; notified when the reader has work
+        self._unsent: deque[tuple[int, list[Buffer]]] = deque()
         self._connection: Connection | None = None
-        self._work = threading.Event()  # something waits to be sent, or the channel is closed
         self._closed = False
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -141,7 +140,7 @@ class Channel:
         with self._changed:
             self._wait_for_room(size)
             if self._closed:
-                raise errors.CourierClosed(f"{name!r} at {self._address}: the client is closed")
+                raise self._closed_error()
             self._pending[future.call_id] = future
             self._bytes += size
             if self._thread is None:
@@ -171,16 +170,15 @@ class Channel:
                     connection.shutdown()
                     self._connection = None
             self._unsent.append((call_id, parts))
-        self._work.set()
+            self._sending.notify()
 
     def cancelled(self, future: CallFuture) -> None:
         """Forgets a call and tells the server, if it is connected."""
         if self._take(future.call_id) is None:
             return
-        connection = self._connection
-        if connection is not None and not self._closed:
-            with self._sending, contextlib.suppress(NotDelivered, TimedOut):
-                connection.send(encode(Kind.CANCEL, future.call_id, b"", b""))
+        with self._sending, contextlib.suppress(NotDelivered, TimedOut):
+            if self._connection is not None:
+                self._connection.send(encode(Kind.CANCEL, future.call_id, b"", b""))
 
     def _take(self, call_id: int) -> CallFuture | None:
         with self._changed:
@@ -194,9 +192,11 @@ class Channel:
 
     def _run(self) -> None:
         while True:
-            self._work.wait()
-            if self._closed:
-                return
+            with self._sending:
+                while not self._unsent and not self._closed:
+                    self._sending.wait()
+                if self._closed:
+                    return
             try:
                 connection = self._open()
             except errors.CourierError as error:
@@ -226,12 +226,12 @@ class Channel:
         """Fails the calls that the server may have begun; those that it cannot have are sent again."""
         with self._sending:
             unsent = {call_id for call_id, _ in self._unsent}
-            if not unsent:
-                self._work.clear()
         for call_id, future in list(self._pending.items()):
             if call_id in unsent:
                 continue
-            if self._stopped:
+            if self._closed:
+                self._complete(call_id, self._closed_error())
+            elif self._stopped:
                 self._complete(call_id, self._stop_error())
             else:
                 self._complete(call_id, broken(self._address, repr(future.name), cause))
@@ -244,7 +244,6 @@ class Channel:
                     connection.send(parts)
                 self._unsent.popleft()
             self._connection = connection
-            self._work.clear()
 
     def _limit(self) -> float | None:
         """Seconds that a call made now may take."""
@@ -254,18 +253,24 @@ class Channel:
         return AFTER_STOP_S if usual_s is None else min(usual_s, AFTER_STOP_S)
 
     def _read(self, connection: Connection) -> None:
-        limit_s = self._limit()
-        if limit_s is not None:
-            first = next(iter(self._pending.values()), None)
-            # All calls have the same limit, so one that is made while we wait expires later than this wait ends.
-            left_s = limit_s if first is None else first.expires - SYSTEM_CLOCK.monotonic()
+        patience_s = self._patience()
+        if patience_s is not None:
             try:
-                connection.wait_readable(Deadline(max(0.0, left_s)))
+                connection.wait_readable(Deadline(patience_s))
             except TimedOut:
                 self._expire()
                 return
         for frame in connection.receive_all():
             self._receive(frame)
+
+    def _patience(self) -> float | None:
+        """How long the reader may wait before it must look for overdue calls."""
+        limit_s = self._limit()
+        if limit_s is None:
+            return None
+        first = next(iter(self._pending.values()), None)
+        # All calls have the same limit, so one that is made while we wait expires later than this wait ends.
+        return limit_s if first is None else max(0.0, first.expires - SYSTEM_CLOCK.monotonic())
 
     def _expire(self) -> None:
         if self._limit() is None:
@@ -284,6 +289,9 @@ class Channel:
                         f"{self._options.call_timeout_s} s; it may still run there"
                     ),
                 )
+
+    def _closed_error(self) -> errors.CourierClosed:
+        return errors.CourierClosed(f"the client of {self._address} is closed")
 
     def _stop_error(self) -> errors.ProgramStopped:
         return errors.ProgramStopped(f"the program stopped while a call to {self._address} waited")
@@ -304,6 +312,8 @@ class Channel:
             future.set_exception(error)
         else:
             future.set_result(value)
+        finally:
+            del future  # the traceback of an error refers to this frame: they would keep one another alive
 
     def _complete(self, call_id: int, error: Exception) -> None:
         future = self._take(call_id)
@@ -315,7 +325,6 @@ class Channel:
     def _fail_all(self, error: Exception) -> None:
         with self._sending:
             self._unsent.clear()
-            self._work.clear()
         for call_id in list(self._pending):
             self._complete(call_id, error)
 
@@ -335,10 +344,11 @@ class Channel:
             self._changed.notify_all()
         connection = self._connection
         if connection is not None:
-            connection.shutdown()
-        self._work.set()
+            connection.shutdown()  # frees the lock if a sender is blocked
+        with self._sending:
+            self._sending.notify()
         for call_id in list(self._pending):
-            self._complete(call_id, errors.CourierClosed(f"the client of {self._address} was closed"))
+            self._complete(call_id, self._closed_error())
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
             thread.join(5.0)

@@ -92,6 +92,8 @@ class Engine:
         self._backlog: deque[Request] = deque()
         self._finished_calls = 0
         self._threads: list[threading.Thread] = []
+        self._end_lock = threading.Lock()
+        self._alive = 0  # threads
         self._turns = 0
         self._watching = False
         self._watch = threading.Event()
@@ -104,7 +106,19 @@ class Engine:
         self._add_follower()
 
     def _spawn(self, run: Callable[[], None], role: str) -> None:
-        thread = threading.Thread(target=run, name=f"{self._name} {role}", daemon=True)
+        def live() -> None:
+            try:
+                run()
+            finally:
+                with self._end_lock:
+                    self._alive -= 1
+                    last = not self._alive
+                if last:
+                    self._close()
+
+        with self._end_lock:
+            self._alive += 1
+        thread = threading.Thread(target=live, name=f"{self._name} {role}", daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -127,9 +141,9 @@ class Engine:
         late = [t.name for t in self._threads if t.is_alive() and t is not threading.current_thread()]
         if late:
             _logger.warning("server %r stopped while %d handlers still run", self._name, len(late))
-        self._close()
 
     def _close(self) -> None:
+        """The last thread is leaving: nobody uses these any more."""
         for peer in list(self._peers.values()):
             peer.close()
         self._bell.close()

@@ -14,7 +14,6 @@ import errno
 import os
 import queue
 import socket
-import tempfile
 import threading
 from collections.abc import Callable
 from typing import NamedTuple, final
@@ -65,6 +64,8 @@ def parse_address(text: str) -> Address:
 
 def fresh_unix_address() -> Address:
     """A socket path that nobody else uses, in a new directory that only this user may enter."""
+    import tempfile
+
     return Address("unix", os.path.join(tempfile.mkdtemp(prefix="topology-"), "s"))
 
 

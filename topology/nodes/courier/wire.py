@@ -185,7 +185,7 @@ class _Layout(NamedTuple):
     def cut(self, data: bytes) -> Frame:
         position = self.body_at + self.sizes[0]
         body = data[self.body_at : position]
-        if position == self.stop:
+        if len(self.sizes) == 1:
             return Frame(self.kind, self.id, self.name, body, (), self.size)
         buffers = []
         for length in self.sizes[1:]:
