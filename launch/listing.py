@@ -9,14 +9,16 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from launch.catalog import GROUP, find_agent, list_agents
 from launch.live_view import duration, render
 from launch.run_directory import RunDirectory, default_base, list_runs
-from launch.settings import REQUIRED, Setting, describe_type
+from launch.settings import REQUIRED, Setting
 from launch.summary import as_json as run_as_json
+from launch.text_values import describe_type
 from launch.watch import RunWatch, read_state
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import LaunchError
@@ -63,7 +65,7 @@ def print_settings(name: str, console: Console, *, as_json: bool = False) -> Non
         settings = [{"name": f.name, "type": describe_type(f.annotation), "default": _text(f)} for f in fields]
         _dump(console, {"name": agent.name, "description": agent.description, "settings": settings})
         return
-    console.print(Text(f"{agent.name}  ", style="bold") + Text(agent.description, style="not bold"))
+    console.print(Text.assemble((agent.name, "bold"), f"  {agent.description}"))
     wide = console.width >= _WIDE
     table = _table("setting", "type", "default", *([""] if wide else []))
     for field in fields:
@@ -73,7 +75,8 @@ def print_settings(name: str, console: Console, *, as_json: bool = False) -> Non
     console.print(table if fields else "It has no settings.")
     if not wide:
         for field in (field for field in fields if field.doc):
-            console.print(Text(f"\n{field.name}", style="bold") + Text(f"\n    {field.doc}", style="not bold dim"))
+            console.print(Text(f"\n{field.name}", style="bold"))
+            console.print(Padding(Text(field.doc, style="dim"), (0, 0, 0, 4)))
 
 
 def _text(setting: Setting) -> str:

@@ -188,14 +188,9 @@ def start_command(agents: Path, runs: Path) -> Iterator[Callable[..., subprocess
     root = Path(__file__).parents[3]
     environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{agents}", "COLUMNS": "120"}
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "launch.cli", *arguments],
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+    def start(*arguments: str, stdout: int = subprocess.PIPE, stderr: int = subprocess.PIPE) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "launch.cli", *arguments]
+        process = subprocess.Popen(command, env=environment, text=True, stdout=stdout, stderr=stderr)
         started.append(process)
         return process
 

@@ -73,6 +73,18 @@ def test_graph_in_every_format(call: Callable[..., Result], tmp_path: Path) -> N
         (["launch", "toy", "--num-actors", "0"], 2, "--num-actors"),
         (["launch", "toy", "--speed", "9"], 2, "No such option"),
         (["launch", "toy", "--launch-type", "local_xx"], 2, "local_mp"),
+        (
+            ["launch", "toy", "--run-directory", "/proc/no/run"],
+            1,
+            "error: The run directory /proc/no/run cannot be written",
+        ),
+        (["launch", "toy", "--run-directory", __file__], 1, "is a file: give a new or an empty directory"),
+        (
+            ["launch", "toy", "--run-directory", "/usr"],
+            1,
+            "/usr exists and is not empty: give a new or an empty directory",
+        ),
+        (["launch", "toy", "--terminal", "teletype"], 1, "error: Unknown terminal 'teletype'"),
         (["graph", "toy", "--output", "/no/such/directory/x"], 2, "No such file or directory"),
         (["frobnicate"], 2, "No such command"),
         (["status", "nothing"], 1, "error: No run is called 'nothing'"),

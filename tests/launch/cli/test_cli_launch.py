@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-import pytest
 
 DEADLINE_S = 30.0
 
@@ -39,26 +41,25 @@ def state_of(runs: Path) -> dict[str, object]:
     return state
 
 
-@pytest.mark.parametrize("launch_type", ["local_mp", "local_mt"])
-def test_a_run_ends_by_itself_with_a_summary(start_command: Start, runs: Path, launch_type: str) -> None:
-    code, out, err = finish(
-        start_command("launch", "toy", "--launch-type", launch_type, "-n", "3", "--set", "steps=40")
-    )
+def test_a_run_ends_by_itself_with_a_summary(start_command: Start, tmp_path: Path) -> None:
+    place = tmp_path / "new" / "place"
+    process = start_command("launch", "toy", "-n", "3", "--set", "steps=40", "--run-directory", str(place))
+    code, out, err = finish(process)
     assert (code, err) == (0, "")
     assert "finished 100% | actor steps 40" in out
     assert "evaluator return  4  (best 4 at 40 actor steps)" in out
     assert "\x1b" not in out
-    (directory,) = runs.iterdir()
-    assert (directory / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert state_of(runs)["state"] == "finished"
+    assert (place / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((place / "run.json").read_text())["state"] == "finished"
+    assert "an actor" not in out  # it is in the logs
+    _, out, _ = finish(start_command("logs", str(place)))
+    assert out.splitlines() == [*(f"actor/{i} | an actor" for i in range(3)), "counter/0 | counted"]
 
 
-def test_what_nodes_print_is_in_the_logs_only(start_command: Start) -> None:
-    code, out, _ = finish(start_command("launch", "toy"))
-    assert code == 0
-    assert "an actor" not in out
-    _, out, _ = finish(start_command("logs", "latest"))
-    assert "actor/0 | an actor\nactor/1 | an actor\ncounter/0 | counted\n" in out
+def test_a_run_of_threads_ends_by_itself_with_a_summary(start_command: Start) -> None:
+    code, out, err = finish(start_command("launch", "toy", "--launch-type", "local_mt"))
+    assert (code, err) == (0, "")
+    assert "finished after" in out
 
 
 def test_a_terminal_that_was_asked_for_gets_what_nodes_print(start_command: Start) -> None:
@@ -133,21 +134,21 @@ def test_a_file_runs_as_processes(start_command: Start, tmp_path: Path) -> None:
     assert finish(start_command("logs", "latest", "greeter/0"))[1] == "hello you\n"
 
 
-def test_the_run_directory_is_a_new_or_empty_one(start_command: Start, tmp_path: Path) -> None:
-    place = tmp_path / "place"
-    place.mkdir()
-    code, _, _ = finish(start_command("launch", "toy", "--run-directory", str(place)))
-    assert code == 0
-    assert (place / "run.json").exists()
-    code, _, err = finish(start_command("launch", "toy", "--run-directory", str(place)))
-    assert (code, err) == (
-        1,
-        f"error: --run-directory {place} exists and is not empty: give a new or an empty directory\n",
-    )
-    code, _, err = finish(start_command("launch", "toy", "--run-directory", "/proc/no/run"))
-    assert code == 1
-    assert "cannot be written" in err
-    code, _, err = finish(start_command("launch", "toy", "--terminal", "teletype"))
-    assert code in (1, 2)
-    assert "teletype" in err
-    assert "Traceback" not in err
+def test_a_terminal_sees_a_picture_and_is_left_as_it_was(start_command: Start) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        process = start_command("launch", "toy", "--set", "steps=40", stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the end of a terminal, on Linux
+            while part := os.read(ours, 65536):
+                shown += part
+    finally:
+        os.close(ours)
+    assert process.wait(DEADLINE_S) == 0
+    text = shown.decode()
+    assert "● running" in text or "● starting" in text
+    assert "Ctrl-C stops the run" in text
+    assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
+    assert "finished after" in text[text.rindex("\x1b[?25h") :]
+    assert "an actor" not in text

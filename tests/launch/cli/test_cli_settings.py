@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.settings import REQUIRED, Settings, convert, describe_type, parse_assignments
+from launch.settings import REQUIRED, Settings, parse_assignments
+from launch.text_values import convert, describe_type
 from topology.errors import ProgramError
 
 
