@@ -46,7 +46,8 @@ def launch(
     Args:
         programs: the program, or a list with one.
         launch_type: `LaunchType`, its value ("local_mt", "local_mp", "test_mt", "test_mp"), or a launcher such as
-            `Processes(preload=("numpy",))`. None is the flag --lp_launch_type where absl's flags are parsed, else local_mt.
+            `Processes(preload=("numpy",))`. None is the flag --lp_launch_type where absl has parsed its flags, else
+            local_mt.
         xm_resources: accepted as Launchpad's programs give it; means nothing on one machine.
         local_resources: by label, how the processes of that group are started.
         test_case: stops the program when this test ends.

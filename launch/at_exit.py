@@ -65,7 +65,7 @@ def _exit_with(failures: list[BaseException]) -> None:
     """Prints the failures and ends with exit code 1, after everybody else's exit functions."""
     for failure in failures:
         traceback.print_exception(failure)
-    atexit._run_exitfuncs()
+    atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter calls at its end
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

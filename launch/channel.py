@@ -1,7 +1,7 @@
 """Small messages, and open files, between processes of one machine over a unix stream socket.
 
-A frame is a 4-byte length and a JSON object. Files travel beside the frames (SCM_RIGHTS) in their order; a frame says in
-"fds" how many belong to it.
+A frame is a 4-byte length and a JSON object. Files travel beside the frames (SCM_RIGHTS) in their order; a frame says
+in "fds" how many belong to it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Channel:
         return True
 
     def receive(self) -> list[tuple[Message, list[int]]] | None:
-        """Blocks for data; returns the messages complete by now, each with its files; None when the other end is gone."""
+        """Blocks for data; the messages complete by now, each with its files, or None when the other end is gone."""
         try:
             data, fds, _, _ = socket.recv_fds(self._socket, 65536, _MAX_FDS)
         except OSError:

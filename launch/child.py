@@ -80,12 +80,13 @@ def _prepare(setup: Setup) -> None:
 
 
 def _line_writer(descriptor: int) -> io.TextIOWrapper:
-    raw = open(descriptor, "wb", closefd=False)
+    raw = open(descriptor, "wb", closefd=False)  # noqa: SIM115 - as long as the process
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def _join_threads() -> None:
-    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing does at the end of its processes
+    # Private, but what multiprocessing calls at the end of its processes.
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 @final
@@ -138,7 +139,7 @@ class _Node:
     def _finish(self, *, failed: bool) -> None:
         """What the end of a Python process does: waits for the user's threads, then calls exit functions.
 
-        After a failure nothing is waited for, or the program would hear of it late. The stop's interrupt ends this, too.
+        After a failure nothing is waited for, or the program would hear of it late. The stop's interrupt ends this.
         """
         if failed:
             timer = threading.Timer(_FAILED_EXIT_S, os._exit, [1])
@@ -148,7 +149,7 @@ class _Node:
             self._in_user_code = True
             if not failed:
                 _join_threads()
-            atexit._run_exitfuncs()
+            atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter calls at its end
             self._in_user_code = False
         except SystemExit:
             pass

@@ -31,7 +31,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Backend(Protocol):
-    """Where nodes run. Nodes go by their number; the backend posts an `Ended` for every start. Called by one thread."""
+    """Where nodes run. Nodes go by number; the backend posts an `Ended` for every start. One thread calls it."""
 
     def start(self, node: int) -> None:
         """Begins to run a node."""

@@ -1,4 +1,4 @@
-"""What Linux offers for processes and Python has no function for. Elsewhere each does nothing, or a little less well."""
+"""What Linux offers for processes and Python does not. Elsewhere each does nothing, or a little less."""
 
 from __future__ import annotations
 

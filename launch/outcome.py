@@ -25,6 +25,7 @@ class Outcome:
         exit_code: of the process (negative: the signal), or what it would have been.
         remote_traceback: as Python prints it; "" when there is none.
         secondary: it failed since another node went away, so that one's failure is the one to read.
+        late: it did not end when it should have, and was given up.
         error: the exception itself, where the node ran in this process.
     """
 
@@ -33,6 +34,7 @@ class Outcome:
     exit_code: int | None = 0
     remote_traceback: str = ""
     secondary: bool = False
+    late: bool = False
     error: BaseException | None = field(default=None, compare=False)
 
 
@@ -59,12 +61,18 @@ def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int 
     _skip_frames(error, skip_frames)
     return Outcome(
         failed=True,
-        message="".join(traceback.format_exception_only(error)).strip().splitlines()[-1],
+        message=_one_line(error),
         exit_code=1,
         remote_traceback="".join(traceback.format_exception(error)),
         secondary=any(isinstance(part, ConnectionBroken) for part in chain),
         error=error,
     )
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name
 
 
 def _of_exit(error: SystemExit) -> Outcome:

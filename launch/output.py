@@ -9,7 +9,7 @@ import sys
 import threading
 import zlib
 from pathlib import Path
-from typing import BinaryIO, final
+from typing import BinaryIO, TextIO, final
 
 from topology.clock import Deadline
 
@@ -33,25 +33,26 @@ class LineSplitter:
 
     def feed(self, data: bytes) -> list[bytes]:
         """The lines that `data` completes, without their ends."""
-        *lines, self._partial = (self._partial + data).replace(b"\r\n", b"\n").split(b"\n")
-        if self._partial.endswith(b"\r"):  # a newline may follow in the next chunk
-            tail = b"\r"
-            self._partial = self._partial[:-1]
-        else:
-            tail = b""
-        *progress, self._partial = self._partial.split(b"\r")
-        self._partial += tail
-        if progress:
-            lines.append(progress[-1])
+        *lines, rest = (self._partial + data).replace(b"\r\n", b"\n").split(b"\n")
+        # A carriage return at the very end stays: a newline may follow it in the next chunk.
+        cut = rest.rfind(b"\r", 0, -1) + 1
+        if progress := _newest(rest[:cut]):
+            lines.append(progress)
+        self._partial = rest[cut:]
         while len(self._partial) > _LONGEST_LINE:
             lines.append(self._partial[:_LONGEST_LINE])
             self._partial = self._partial[_LONGEST_LINE:]
-        return [line.rstrip(b"\r").rpartition(b"\r")[2] for line in lines]
+        return [_newest(line) for line in lines]
 
     def finish(self) -> list[bytes]:
         """What is left when the stream has ended."""
-        rest, self._partial = self._partial.rstrip(b"\r"), b""
-        return [rest.rpartition(b"\r")[2]] if rest else []
+        rest, self._partial = _newest(self._partial), b""
+        return [rest] if rest else []
+
+
+def _newest(line: bytes) -> bytes:
+    """What a terminal shows of a line that overwrites itself."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def prefix(name: str, *, coloured: bool) -> str:
@@ -64,14 +65,19 @@ def prefix(name: str, *, coloured: bool) -> str:
 
 @final
 class Terminal:
-    """Writes whole lines to this process's stdout. When that has gone, output is dropped and the program goes on."""
+    """Writes whole lines to this process's stdout. When that has gone, output is dropped and the program goes on.
+
+    Attributes:
+        stream: where to write; None for `sys.stdout`, whatever it is at the time.
+    """
 
     def __init__(self) -> None:
+        self.stream: TextIO | None = None
         self._works = True
 
     def write(self, name: str, lines: list[bytes]) -> None:
         """Writes lines of one node, at once."""
-        stream = sys.stdout
+        stream = self.stream or sys.stdout
         if not self._works or stream is None:
             return
         try:

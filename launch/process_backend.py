@@ -261,7 +261,7 @@ class ProcessBackend:
             self._take(worker, message)
         outcome = worker.outcome
         if outcome is None:
-            text = "" if exit_code == 0 else describe_exit(exit_code)
+            text = describe_exit(exit_code) if exit_code else ""
             outcome = Outcome(failed=exit_code != 0, message=text, exit_code=exit_code)
         self._end(key, outcome)
 

@@ -48,6 +48,7 @@ class Run:
         self._backend: Backend | None = None
         self._ended = threading.Event()
         self._raised = False
+        self._is_watched = False  # somebody stops it, so whether it failed is for them to ask
         self._recorder = Recorder(surroundings.directory, plan)
         self._undo: list[Callable[[], None]] = []
 
@@ -124,8 +125,8 @@ class Run:
     ) -> bool:
         """Blocks until the program, or all nodes of the groups `labels`, have ended; returns False on a timeout.
 
-        A failure of any node, also outside `labels`, ends the wait when the program has stopped. Every failure is raised
-        once: a second `wait` returns.
+        A failure of any node, also outside `labels`, ends the wait when the program has stopped. It is raised once: a
+        second `wait` returns.
 
         Args:
             labels: groups to wait for; None for all. A number is taken as the timeout.
@@ -196,10 +197,11 @@ class Run:
         return error
 
     def stop(self, reason: str = "Run.stop() was called", *, timeout: float | None = None) -> bool:
-        """Stops the program and blocks until it has ended; returns False on a timeout. Failures are left to `wait`.
+        """Stops the program and blocks until it has ended; returns False on a timeout. Only `wait` raises failures.
 
         Called by a node of this very run it does not block.
         """
+        self._is_watched = True
         self._request_stop(reason)
         context = try_get_context()
         if context is not None and context.endpoints is self._surroundings.endpoints.table:
@@ -224,15 +226,19 @@ class Run:
         self.stop("the with block of the run ended")
         if error is None:
             self._raise_failure()
+        elif text := self._failure_text():
+            error.add_note(text)
 
     def unreported_failure(self) -> BaseException | None:
-        """The failure nobody has seen yet: for the end of the script."""
-        failures = self._engine.supervisor.reported_failures()
-        return self._error(failures) if failures and not self._raised else None
+        """The failure nobody has asked about: for the end of the script."""
+        return None if self._is_seen() else self._error(self._engine.supervisor.reported_failures())
 
     def is_settled(self) -> bool:
-        """Whether it has ended, and its failure, if any, was seen."""
-        return self._ended.is_set() and (self._raised or not self._engine.supervisor.failures)
+        """Whether it has ended, and nothing is left to say of it at the end of the script."""
+        return self._ended.is_set() and self._is_seen()
+
+    def _is_seen(self) -> bool:
+        return self._raised or self._is_watched or not self._engine.supervisor.failures
 
     def _drive(self) -> None:
         assert self._backend is not None
@@ -240,6 +246,7 @@ class Run:
             self._engine.run(self._backend)
         finally:
             self._backend.close()
+            self._stop.set("the program has ended")
             for undo in self._undo:
                 undo()
             self._recorder.ended(self._failure_text())
@@ -249,15 +256,9 @@ class Run:
             self._ended.set()
 
     def _report_late(self) -> None:
-        late = [
-            node.name for node, record in zip(self._nodes, self._engine.supervisor.nodes, strict=True) if record.late
-        ]
-        if late:
-            _logger.warning(
-                "%s did not end within the notice of %g s and had to be killed",
-                ", ".join(late),
-                self._surroundings.plan.options.termination_notice_s,
-            )
+        for node, record in zip(self._nodes, self._engine.supervisor.nodes, strict=True):
+            if record.late:
+                _logger.warning("%s %s", node.name, record.message)
 
     def _record(self) -> None:
         backend = self._backend

@@ -143,13 +143,14 @@ Command = Start | AnnounceStop | Nudge | Check | Interrupt | Kill
 @final
 @dataclass
 class NodeRecord:
-    """What is known of one node."""
+    """What is known of one node. `message` says why it is late."""
 
     policy: RestartPolicy
     state: NodeState = NodeState.PENDING
     restarts: int = 0
     exit_code: int | None = None
     late: bool = False
+    message: str = ""
     restart_at: float | None = None
 
 
@@ -281,15 +282,22 @@ class Supervisor:
         if self._phase >= _Phase.KILLED or self.done:
             return []
         self._phase, self._phase_ends = _Phase.KILLED, now + ABANDON_S
+        why = "was killed at the second Ctrl-C" if self._interrupts > 1 else self._late_text()
         for node in self._alive():
             self.nodes[node].late = True
+            self.nodes[node].message = why
         return [Kill(node) for node in self._alive()]
+
+    def _late_text(self) -> str:
+        return f"did not end within the notice of {self.notice_s:g} s, and was killed"
 
     def _ended(self, node: int, outcome: Outcome, now: float) -> list[Command]:
         record = self.nodes[node]
         if record.state is not NodeState.RUNNING:
             return []
         record.exit_code = outcome.exit_code
+        record.late = record.late or outcome.late
+        record.message = outcome.message if outcome.late else record.message
         if not outcome.failed or record.late:
             record.state = NodeState.STOPPED if self.stopping else NodeState.FINISHED
             commands: list[Command] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -16,9 +15,12 @@ from launch.plan import LaunchOptions, Plan, PlannedNode, make_plan
 from launch.run import Run
 from launch.supervisor import Ended, Event
 from launch.surroundings import Surroundings
+from launch.terminals import open_terminal
+from launch.thread_output import ThreadOutput
 from topology.context import NodeContext, StopToken, bind_context
 from topology.executable import Executable
 from topology.interrupt import interrupt_thread
+from topology.leak_guard import stack_of
 from topology.program import Program
 
 __all__ = ["Threads"]
@@ -38,8 +40,15 @@ class Threads:
 
     def deploy(self, plan: Plan) -> Run:
         surroundings = Surroundings(plan)
-        run = Run(surroundings)
-        return run.start(_ThreadBackend(surroundings, run.engine.post, run.post_stop))
+        try:
+            terminal = open_terminal(plan.options.terminal, surroundings.directory, plan)
+            run = Run(surroundings)
+        except BaseException:
+            surroundings.release()
+            raise
+        # Tests read their own stdout, so there the streams are left alone.
+        output = None if plan.options.temporary else ThreadOutput(terminal)
+        return run.start(_ThreadBackend(surroundings, output, run.engine.post, run.post_stop))
 
 
 @final
@@ -58,9 +67,14 @@ class _Worker:
 @final
 class _ThreadBackend:
     def __init__(
-        self, surroundings: Surroundings, post: Callable[[Event], None], request_stop: Callable[[str], None]
+        self,
+        surroundings: Surroundings,
+        output: ThreadOutput | None,
+        post: Callable[[Event], None],
+        request_stop: Callable[[str], None],
     ) -> None:
         self._surroundings = surroundings
+        self._output = output
         self._post = post
         self._request_stop = request_stop
         self._workers: dict[int, _Worker] = {}
@@ -71,6 +85,9 @@ class _ThreadBackend:
         worker = _Worker(planned, StopToken(self._request_stop))
         self._workers[node] = worker
         context = self._context(planned, worker.token)
+        if self._output is not None:
+            log = self._surroundings.directory.log_path(planned.executable.label, planned.executable.index)
+            self._output.attach(context, log)
         worker.thread = threading.Thread(target=self._run, args=(node, worker, context), name=planned.name, daemon=True)
         worker.thread.start()
 
@@ -127,23 +144,26 @@ class _ThreadBackend:
         self._interrupt(self._workers[node])
 
     def kill(self, node: int) -> None:
-        self._abandon(node, "did not end")
+        self._abandon(node, "did not end within the notice")
 
     def _abandon(self, node: int, what: str) -> None:
         worker = self._workers[node]
-        stack = ""
-        if worker.thread is not None and (frame := sys._current_frames().get(worker.thread.ident or 0)):
-            stack = "".join(traceback.format_stack(frame))
-        self._end(node, worker, Outcome(message=f"{what}; its thread is left behind, at:\n{stack}", exit_code=None))
+        stack = "" if worker.thread is None else stack_of(worker.thread)
+        message = f"{what}; its thread is left behind, at:\n{stack.rstrip()}"
+        self._end(node, worker, Outcome(message=message, exit_code=None, late=True))
 
-    def pid(self, node: int) -> None:
+    def pid(self, node: int) -> None:  # noqa: ARG002 - no node has a process of its own
         return None
 
     def close(self) -> None:
+        for worker in self._workers.values():
+            worker.token.set("the program has ended")  # for threads that a node left behind
         self._workers.clear()
+        if self._output is not None:
+            self._output.close()
 
 
 def _position(thread: threading.Thread) -> tuple[FrameType, int] | None:
     """Where a thread is: the same again later means that it has not moved."""
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = sys._current_frames().get(thread.ident or 0)  # noqa: SLF001 - documented, in spite of its name
     return None if frame is None else (frame, frame.f_lasti)
