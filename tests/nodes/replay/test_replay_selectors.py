@@ -128,7 +128,7 @@ def test_prioritized_follows_the_exponent_also_while_items_come_and_go(exponent)
     counts = np.zeros(200)
     for i in range(100):
         add(distribution, [200 + i], [1e-9])  # a stranger that is hardly ever drawn
-        slots, probabilities = distribution.choose(500, rng)
+        slots, _ = distribution.choose(500, rng)
         counts += np.bincount(slots[slots < 200], minlength=200)
         distribution.remove(np.array([200 + i]))
     alive = weights > 0

@@ -6,9 +6,7 @@ from topology.nodes.replay.storage import Allocator, Column, ColumnSpec, RowGrou
 
 
 def group(*columns, **options):
-    return RowGroup(
-        [ColumnSpec((i,), np.dtype(dtype), shape) for i, (dtype, shape) in enumerate(columns)], **options
-    )
+    return RowGroup([ColumnSpec((i,), np.dtype(dtype), shape) for i, (dtype, shape) in enumerate(columns)], **options)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 30), st.integers(0, 2**31)), max_size=60))

@@ -84,19 +84,24 @@ class Alarms:
         """Waits for the next action; None when closed."""
         with self._condition:
             while not self._closed:
-                now = self._clock.monotonic()
-                if self._heap and self._heap[0][0] <= now:
+                if self._is_due():
                     alarm = heapq.heappop(self._heap)[2]
                     action, alarm.action = alarm.action, None
                     if action is not None:
                         return action
                     self._cancelled -= 1
-                    continue
-                first = self._heap[0] if self._heap else None
-                delay = None if first is None else first[0] - now
-                self._clock.wait_for(self._condition, lambda first=first: self._moved(first), delay)  # type: ignore[misc]
+                else:
+                    self._wait()
         return None
 
-    def _moved(self, first: tuple[float, int, _Alarm] | None) -> bool:
-        """Whether the head of the heap is another one than `first`."""
-        return self._closed or (self._heap[0] if self._heap else None) is not first
+    def _wait(self) -> None:
+        """Waits until the first alarm is due, or another one is first."""
+        first = self._heap[0] if self._heap else None
+
+        def changed() -> bool:
+            return self._closed or (self._heap[0] if self._heap else None) is not first or self._is_due()
+
+        self._clock.wait_for(self._condition, changed, first and first[0] - self._clock.monotonic())
+
+    def _is_due(self) -> bool:
+        return bool(self._heap) and self._heap[0][0] <= self._clock.monotonic()

@@ -34,12 +34,12 @@ class _Column:
 
     __slots__ = ("dtype", "gaps", "last", "path", "shape")
 
-    def __init__(self, path: Path, first_step: int) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.dtype: np.dtype[Any] | None = None
         self.shape: tuple[int, ...] = ()
-        self.last = first_step - 1  # the latest step with a value; before the first value, the step before it
-        self.gaps: list[tuple[int, int]] = [(-1, first_step)] if first_step else []
+        self.last = -1  # the latest step with a value
+        self.gaps: list[tuple[int, int]] = []  # earlier steps without, as (first, stop)
 
     def adopt(self, value: npt.NDArray[Any]) -> None:
         if value.dtype.hasobject or value.dtype.kind in "SU":
@@ -104,7 +104,7 @@ class StepBuffer:
 
     def add_column(self, path: Path) -> int:
         """A new column; returns its index."""
-        self.columns.append(_Column(path, self.next_step))
+        self.columns.append(_Column(path))
         return len(self.columns) - 1
 
     def spec(self, column: int) -> ColumnSpec | None:

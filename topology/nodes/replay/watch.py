@@ -59,11 +59,11 @@ class Watch:
 
     def _report(self, request: InsertRequest | SampleRequest, age_s: float) -> None:
         if isinstance(request, InsertRequest):
-            side, cause = "insert", "the table waits for samples"
+            side, cause = "an insert", "the table waits for samples"
         else:
-            side, cause = "sample", "the table waits for inserts"
+            side, cause = "a sample", "the table waits for inserts"
         _logger.warning(
-            "replay: an %s of %d items has waited %.0f s (%s). Table %s",
+            "replay: %s of %d items has waited %.0f s (%s). Table %s",
             side,
             request.waiting,
             age_s,

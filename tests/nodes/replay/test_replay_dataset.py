@@ -1,0 +1,95 @@
+import concurrent.futures
+import threading
+import time
+
+import pytest
+
+from topology import errors
+from topology.nodes import replay
+
+
+def fill(client, values, table="queue"):
+    with client.trajectory_writer(1) as writer:
+        for value in values:
+            writer.append(value)
+            writer.create_item(table, 1.0, writer.history[-1])
+
+
+def wait_for_pending(table, samples):
+    deadline = time.monotonic() + 10
+    while table.info.rate_limiter_info.sample_stats.pending != samples:
+        assert time.monotonic() < deadline, table.describe()
+        threading.Event().wait(0.002)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_batches_come_in_order(serve, prefetch):
+    client = serve(replay.Table.queue("queue", 100))
+    fill(client, range(60))
+    with client.batches("queue", 5, prefetch=prefetch) as batches:
+        got = [next(batches).data.tolist() for _ in range(12)]
+    assert [value for batch in got for value in batch] == list(range(60))
+
+
+def test_prefetch_takes_so_many_batches_and_no_more(serve):
+    table = replay.Table.queue("queue", 100)
+    client = serve(table)
+    fill(client, range(60))
+    with client.batches("queue", 5, prefetch=2) as batches:
+        next(batches)
+        deadline = time.monotonic() + 10
+        while table.info.rate_limiter_info.sample_stats.completed < 15 and time.monotonic() < deadline:
+            threading.Event().wait(0.002)
+        client.server_info()
+        assert table.info.rate_limiter_info.sample_stats.completed == 15
+    client = serve(table := replay.Table.queue("queue", 100))
+    fill(client, range(60))
+    with client.batches("queue", 5, prefetch=0) as batches:
+        next(batches)
+        assert table.info.rate_limiter_info.sample_stats.completed == 5
+
+
+def test_close_wakes_a_blocked_reader_and_loses_nothing(serve):
+    table = replay.Table.queue("queue", 100)
+    client = serve(table)
+    fill(client, range(3))
+    batches = client.batches("queue", 5, prefetch=1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(list, batches)
+        wait_for_pending(table, 7)
+        batches.close()
+        assert reading.result(10) == []
+    assert list(batches) == []
+    fill(client, range(3, 5))
+    assert client.sample_batch("queue", 5, timeout_s=10).data.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_timeout_ends_the_iteration(serve):
+    client = serve(replay.Table.queue("queue", 100))
+    fill(client, range(10))
+    assert [batch.data.tolist() for batch in client.batches("queue", 5, timeout_s=0)] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7, 8, 9],
+    ]
+
+
+def test_errors_reach_the_reader(serve):
+    client = serve(replay.Table.queue("queue", 100))
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        next(client.batches("queue", 0))
+    with pytest.raises(ValueError, match="prefetch"):
+        client.batches("queue", 1, prefetch=-1)
+    (table,) = client.server.tables.values()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(next, client.batches("queue", 1))
+        wait_for_pending(table, 2)
+        client.server.stop()
+        with pytest.raises((errors.ReplayError, errors.CourierError)):
+            reading.result(10)
+
+
+def test_within_the_process_too(make_table):
+    with replay.Server([make_table()]) as server, server.localhost_client() as client:
+        fill(client, range(10), table="table")
+        with client.batches("table", 4, prefetch=2) as batches:
+            assert all(len(next(batches).data) == 4 for _ in range(20))
