@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import final
 
-from topology.errors import ConnectionBroken, CourierError, NodeFailed
+from topology.errors import ConnectionBroken, CourierError, NodeFailed, ReplayError
 
 __all__ = ["CLEAN", "Outcome", "describe_exit", "node_failed", "outcome_of"]
 
@@ -44,7 +44,7 @@ CLEAN = Outcome()
 def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int = 0) -> Outcome:
     """Judges what a node's entry raised (None: it returned).
 
-    A remote call that fails after the stop was announced is a clean end: the other side went first.
+    A remote call, or one of a replay, that fails after the stop was announced is a clean end: the other side went first.
 
     Args:
         error: what it raised.
@@ -54,7 +54,7 @@ def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int 
     if error is None:
         return CLEAN
     chain = list(_chain(error))
-    if stopping and any(isinstance(part, CourierError) for part in chain):
+    if stopping and any(isinstance(part, CourierError | ReplayError) for part in chain):
         return CLEAN
     if isinstance(error, SystemExit):
         return _of_exit(error)

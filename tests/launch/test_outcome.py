@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launch.outcome import CLEAN, describe_exit, node_failed, outcome_of
-from topology.errors import ConnectionBroken, ProgramStopped, RemoteError
+from topology.errors import ConnectionBroken, ProgramStopped, RemoteError, ReplayError
 
 
 def raised(error: BaseException) -> BaseException:
@@ -37,6 +37,7 @@ def test_clean(error: BaseException | None, stopping: bool) -> None:
         ProgramStopped("stopped"),
         ConnectionBroken("gone"),
         RemoteError("there"),
+        ReplayError("the replay server was stopped"),
         chained(ValueError("while closing"), ConnectionBroken("gone")),
         ExceptionGroup("several", [ValueError("a"), ConnectionBroken("gone")]),
     ],
