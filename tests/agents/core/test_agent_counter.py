@@ -162,6 +162,7 @@ def test_the_service_keeps_totals_and_writes_progress(context, rows):
     service._write()
     assert rows == [{"actor_steps": 4, "learner_steps": 2, "progress": 0.4}]
     assert CountingService(context).get_counts() == {"actor_steps": 4, "learner_steps": 2}
+    assert CountingService(context, of_one_run=["learner_steps"]).get_counts() == {"actor_steps": 4}
     service.add_counts({"actor_steps": 40})
     service._write()
     assert rows[-1]["progress"] == 1.0

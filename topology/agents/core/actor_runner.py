@@ -11,13 +11,17 @@ import dm_env
 from topology.agents.core.counter import ChildCounter
 from topology.agents.core.loop import EnvironmentLoop
 from topology.agents.core.metrics import Averages, RowWriter
+from topology.agents.core.stopping import until_stopped
 from topology.agents.core.types import Actor
 from topology.agents.core.variables import VariableClient
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
-from topology.errors import ProgramStopped
 
 __all__ = ["ActorRunner", "Closable"]
+
+_FLUSH_STEPS = 64
+"""While there is a limit, an actor hands on its count at least this often, and waits for that: so that none of them
+makes more than this many steps too many, however busy the machine."""
 
 
 class Closable(Protocol):
@@ -73,18 +77,20 @@ class ActorRunner:
     def run(self) -> None:
         """Plays until there are enough steps, or the program stops."""
         try:
-            self._watch_limit()
-            self._client.update_and_wait()
-            while (result := self._loop.run_episode()) is not None:
-                self._counts.increment(episodes=1)
-                self._averages.add(episode_return=result.episode_return, episode_length=result.episode_length)
-                if self._averages.due:
-                    self._report()
-        except ProgramStopped:
-            pass  # it waited for weights, or for room in replay
+            with until_stopped(self._stop):
+                self._play()
         finally:
             for closable in self._closables:
                 closable.close()
+
+    def _play(self) -> None:
+        self._watch_limit()
+        self._client.update_and_wait()
+        while (result := self._loop.run_episode()) is not None:
+            self._counts.increment(episodes=1)
+            self._averages.add(episode_return=result.episode_return, episode_length=result.episode_length)
+            if self._averages.due:
+                self._report()
 
     def _should_stop(self) -> bool:
         return self._enough.is_set() or self._stop.is_set()
@@ -92,6 +98,8 @@ class ActorRunner:
     def _count_step(self) -> None:
         self._steps += 1
         self._counts.increment(steps=1)
+        if self._max_actor_steps is not None and self._steps % _FLUSH_STEPS == 0:
+            self._counts.flush()
 
     def _watch_limit(self) -> None:
         """Has the counter say when it is enough: nothing is asked in between."""

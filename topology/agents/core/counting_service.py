@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import final
@@ -25,19 +25,28 @@ class CountingService:
     Args:
         context: of its node.
         limits: the totals at which the run ends, by name; progress is how near the nearest is, from 0 to 1.
+        of_one_run: totals that begin at 0 in every run, also in one that goes on where another ended.
         period_s: time between two looks at the totals, in seconds; what a crash can lose.
 
     Raises:
         ProgramError: the totals kept in the run directory cannot be read.
     """
 
-    def __init__(self, context: NodeContext, *, limits: Mapping[str, int] | None = None, period_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        *,
+        limits: Mapping[str, int] | None = None,
+        of_one_run: Collection[str] = (),
+        period_s: float = 1.0,
+    ) -> None:
         self._context = context
         self._limits = dict(limits or {})
         self._period_s = period_s
         directory = context.run_directory
         self._path = None if directory is None else Path(directory) / "checkpoints" / "counts.json"
-        self._counter = Counter(None if self._path is None else load_counts(self._path))
+        kept = {} if self._path is None else load_counts(self._path)
+        self._counter = Counter({name: count for name, count in kept.items() if name not in of_one_run})
         self._metrics = MetricsWriter(context)
         self._written: dict[str, int] | None = None
 
@@ -59,7 +68,6 @@ class CountingService:
         while not self._context.stop.wait(self._period_s):
             self._write()
         self._write()
-        self._metrics.close()
 
     def _write(self) -> None:
         counts = self._counter.get_counts()

@@ -11,6 +11,7 @@ import numpy as np
 from topology.agents.core.counter import ChildCounter
 from topology.agents.core.loop import EnvironmentLoop
 from topology.agents.core.metrics import RowWriter
+from topology.agents.core.stopping import until_stopped
 from topology.agents.core.variables import VariableClient
 from topology.context import StopToken
 
@@ -104,10 +105,16 @@ class Evaluator:
 
     def run(self) -> None:
         """Evaluates until the program stops, or until the last evaluation is made; then waits for the stop."""
+        with until_stopped(self._stop):
+            self._evaluate_all()
+        self._stop.wait()
+        self._counts.close()
+
+    def _evaluate_all(self) -> None:
         mark = 0
         limit = self._schedule.limit
         while not self._stop.is_set():
-            steps = self._counter.when_reached("actor_steps", mark)["actor_steps"] if mark else 0
+            steps = self._counter.when_reached("actor_steps", mark).get("actor_steps", 0)
             final = limit is not None and steps >= limit
             newer = self._client.update_and_wait()
             # The same weights again would say nothing new, but the end of a run always has its evaluation.
@@ -118,7 +125,6 @@ class Evaluator:
                 self._counts.flush()
                 break
             mark = self._next_mark(steps)
-        self._stop.wait()
 
     def _next_mark(self, steps: int) -> int:
         period = self._schedule.period_steps

@@ -50,7 +50,7 @@ class StepsLimiter:
         self._clock = clock
 
     def run(self) -> None:
-        """Blocks until the limit is reached, then stops the program and returns."""
+        """Blocks until the limit is reached, then stops the program and returns. Raises `ProgramStopped`."""
         started = self._clock.monotonic()
         counts = self._counter.when_reached(self._name, self._max_steps)
         seconds = self._clock.monotonic() - started

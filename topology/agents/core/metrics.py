@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from pathlib import Path
-from typing import Protocol, SupportsFloat, TextIO, final
+from typing import Protocol, SupportsFloat, final
 
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import NodeContext
@@ -40,8 +39,6 @@ class MetricsWriter:
         if context is not None and context.run_directory is not None:
             self._path = Path(context.run_directory) / "metrics" / f"{context.label}-{context.index}.jsonl"
         self._clock = clock
-        self._lock = threading.Lock()
-        self._file: TextIO | None = None
 
     def write(self, **values: SupportsFloat) -> None:
         """Appends a row: the time, and these values. One that is not finite is left out: JSON cannot hold it.
@@ -53,25 +50,17 @@ class MetricsWriter:
             return
         row: dict[str, float] = {"time": self._clock.time()}
         row |= {name: number for name, value in values.items() if math.isfinite(number := _number(value))}
-        line = json.dumps(row)
-        with self._lock:
-            try:
-                if self._file is None:
-                    self._path.parent.mkdir(parents=True, exist_ok=True)
-                    self._file = self._path.open("a", encoding="utf-8", buffering=1)
-                self._file.write(line + "\n")
-            except OSError as error:
-                raise LaunchError(
-                    f"The metrics file {self._path} cannot be written: {error.strerror or error}. Make room there, or "
-                    "give the run another directory."
-                ) from error
-
-    def close(self) -> None:
-        """Closes the file. The next `write` opens it again."""
-        with self._lock:
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+        line = json.dumps(row) + "\n"
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            # Opened for each row: there are few, and then nothing is to be closed, or lost when the node is killed.
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(line)
+        except OSError as error:
+            raise LaunchError(
+                f"The metrics file {self._path} cannot be written: {error.strerror or error}. Make room there, or give "
+                "the run another directory."
+            ) from error
 
 
 def _number(value: SupportsFloat) -> float:

@@ -79,7 +79,7 @@ class DQNConfig:
     variable_update_period: int = 50
     cache_refresh_ms: int = 200
     cache_stale_ms: int = 10_000
-    evaluation_period: int = 5_000
+    evaluation_period: int = 2_000
     evaluation_episodes: int = 10
     final_evaluation_episodes: int = 100
     evaluator_epsilon: float = 0.0

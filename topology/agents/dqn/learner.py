@@ -16,6 +16,7 @@ from topology.agents.core.checkpoint import Checkpointer
 from topology.agents.core.counter import ChildCounter
 from topology.agents.core.metrics import Averages, RowWriter
 from topology.agents.core.replay import Batch, BatchSource
+from topology.agents.core.stopping import until_stopped
 from topology.agents.core.transitions import Transition
 from topology.agents.core.types import Variables
 from topology.agents.dqn import losses
@@ -24,7 +25,6 @@ from topology.agents.dqn.networks import QNetwork
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
 from topology.environments.specs import EnvironmentSpec
-from topology.errors import ProgramStopped
 
 __all__ = ["DQNLearner", "TrainingState", "UpdateOutput", "make_initial_state", "make_update"]
 
@@ -220,17 +220,19 @@ class DQNLearner:
 
     def run(self) -> None:
         """Learns until the program stops; saves its state from time to time and at the end."""
-        saved_s = self._clock.monotonic()
         try:
-            while not self._stop.is_set():
-                self.step()
-                if self._clock.monotonic() - saved_s >= self._config.checkpoint_period_s:
-                    self.save()
-                    saved_s = self._clock.monotonic()
-        except ProgramStopped:
-            pass  # it waited for a batch that will not come
+            with until_stopped(self._stop):
+                self._learn()
         finally:
             self.close()
+
+    def _learn(self) -> None:
+        saved_s = self._clock.monotonic()
+        while not self._stop.is_set():
+            self.step()
+            if self._clock.monotonic() - saved_s >= self._config.checkpoint_period_s:
+                self.save()
+                saved_s = self._clock.monotonic()
 
     def save(self) -> None:
         """Saves the state; blocks until it is on disk."""

@@ -17,7 +17,7 @@ import topology as lp
 from topology.agents.core.counter import ChildCounter
 from topology.agents.core.counting_service import CountingService
 from topology.agents.core.exploration import epsilon_ladder
-from topology.agents.core.limiter import StepsLimiter
+from topology.agents.core.limiter import FINAL_EVALUATIONS, StepsLimiter
 from topology.agents.core.metrics import MetricsWriter
 from topology.agents.core.types import VariableSource
 from topology.agents.dqn.config import DQNConfig
@@ -81,7 +81,7 @@ class DQN:
     def counter(self) -> CountingService:
         """Holds the totals of the run."""
         limits = {} if self._max_actor_steps is None else {"actor_steps": self._max_actor_steps}
-        return CountingService(get_context(), limits=limits)
+        return CountingService(get_context(), limits=limits, of_one_run=(FINAL_EVALUATIONS,))
 
     def coordinator(self, counter: Any, max_actor_steps: int) -> StepsLimiter:
         """Stops the program after `max_actor_steps`, and the evaluation that follows them."""
