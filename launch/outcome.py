@@ -44,7 +44,7 @@ CLEAN = Outcome()
 def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int = 0) -> Outcome:
     """Judges what a node's entry raised (None: it returned).
 
-    A remote call, or one of a replay, that fails after the stop was announced is a clean end: the other side went first.
+    A remote call, or one of replay, that fails after the stop was announced is a clean end: the other side went first.
 
     Args:
         error: what it raised.

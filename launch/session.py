@@ -15,7 +15,7 @@ from rich.console import Console
 import launch
 from launch import signals
 from launch.catalog import Agent, find_agent
-from launch.live_view import RichView, follow, make_view
+from launch.live_view import follow, make_view
 from launch.run import Run
 from launch.run_directory import RunDirectory
 from launch.summary import print_summary
@@ -117,10 +117,10 @@ def _see_through(start: Callable[[], Run], request: LaunchRequest, console: Cons
 
 def _show(run: Run, request: LaunchRequest, console: Console) -> None:
     watch = RunWatch(RunDirectory(run.run_directory))
+    to_files = request.terminal in (None, "output_to_files")
     # Nodes that print into this terminal would tear a picture apart.
-    live = request.live if request.terminal in (None, "output_to_files") else False
-    view = make_view(console, live=live)
-    if not isinstance(view, RichView):
+    view = make_view(console, live=request.live if to_files else False)
+    if not to_files:  # else the launcher says where
         console.print(f"run {run.run_id}: {run.run_directory}", markup=False, soft_wrap=True)
     try:
         follow(watch, view, lambda timeout_s: run.wait(timeout=timeout_s, raise_error=False))
