@@ -13,6 +13,7 @@ script. rss_mb: peak of the summed resident memory of the script and all its des
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -93,10 +94,8 @@ def sample_memory(process: subprocess.Popen[bytes]) -> Iterator[int]:
     tree = psutil.Process(process.pid)
     yield 0
     while True:
-        try:
+        with contextlib.suppress(psutil.Error):  # one of them ended meanwhile
             yield sum(part.memory_info().rss for part in [tree, *tree.children(recursive=True)])
-        except psutil.Error:
-            pass  # one of them ended meanwhile
         try:
             process.wait(0.02)
             return

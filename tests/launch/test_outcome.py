@@ -20,7 +20,7 @@ def chained(outer: BaseException, inner: BaseException) -> BaseException:
         try:
             raise inner
         except BaseException:
-            raise outer
+            raise outer  # noqa: B904 - the context is the point
     except BaseException as caught:
         return caught
 

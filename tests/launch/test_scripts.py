@@ -322,7 +322,7 @@ def test_kill_9_removes_the_sockets(start: Start) -> None:
     script.line("ready")
     (directory,) = temporary.glob("topology-*")
     assert directory.stat().st_mode & 0o777 == 0o700
-    (server,) = [pid for pid in children_of(script.pid)]
+    (server,) = children_of(script.pid)
     script.send(signal.SIGKILL)
     await_end(server, time.monotonic() + 5.0)
     assert not directory.exists()
@@ -561,7 +561,7 @@ def test_unparsed_absl_flags_and_unknown_arguments_do_not_matter(run_script: Run
         "--whatever",
         "more",
     )
-    assert (code, output) == (0, "ran\n")
+    assert (code, output) == (0, "[pynode_0/0] ran\n")
 
 
 def test_a_restarted_node_keeps_its_address(run_script: RunScript) -> None:

@@ -1,0 +1,142 @@
+"""Launch types, process options, terminals."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+import topology as lp
+from launch.channel import Channel
+from launch.launch_types import LaunchType, flag_value, parse_launch_type
+from launch.python_process import PythonProcess
+from launch.terminals import FALLING_BACK, check_terminal
+from topology.errors import LaunchError
+
+
+def fake_flags(monkeypatch: pytest.MonkeyPatch, *, parsed: bool, **values: object) -> None:
+    class Flags(dict[str, object]):
+        def is_parsed(self) -> bool:
+            return parsed
+
+    flags = Flags({name: types.SimpleNamespace(value=value) for name, value in values.items()})
+    monkeypatch.setitem(sys.modules, "absl.flags", types.SimpleNamespace(FLAGS=flags))  # type: ignore[arg-type]
+
+
+def test_the_launch_type_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "absl.flags", raising=False)
+    assert parse_launch_type(None) is LaunchType.LOCAL_MULTI_THREADING
+    fake_flags(monkeypatch, parsed=False, lp_launch_type="test_mp")
+    assert parse_launch_type(None) is LaunchType.LOCAL_MULTI_THREADING
+    fake_flags(monkeypatch, parsed=True)
+    assert parse_launch_type(None) is LaunchType.LOCAL_MULTI_THREADING
+    fake_flags(monkeypatch, parsed=True, lp_launch_type="test_mp", lp_termination_notice_secs=3)
+    assert parse_launch_type(None) is LaunchType.TEST_MULTI_PROCESSING
+    assert parse_launch_type("local_mp") is LaunchType.LOCAL_MULTI_PROCESSING
+    assert flag_value("lp_termination_notice_secs") == 3
+
+
+def test_launch_types_of_other_libraries_are_taken_by_value() -> None:
+    assert parse_launch_type(types.SimpleNamespace(value="test_mt")) is LaunchType.TEST_MULTI_THREADING
+
+
+def test_python_process() -> None:
+    process = PythonProcess(args={"foo": 1, "bar": "x y"}, interpreter_args={"X": "dev", "O": ""}, env={"A": "1"})
+    assert process.arguments() == ["--foo=1", "--bar=x y"]
+    assert process.interpreter_options() == ["-X", "dev", "-O"]
+    assert PythonProcess.of({"env": {"A": "1"}}) == PythonProcess(env={"A": "1"})
+    assert PythonProcess.of(types.SimpleNamespace(args={}, interpreter_args={}, env={"A": "1"})).env == {"A": "1"}
+    assert process.configuration() != PythonProcess().configuration()
+    assert PythonProcess(args={"foo": 1}).configuration() == PythonProcess().configuration()
+    with pytest.raises(LaunchError, match="names to strings"):
+        PythonProcess(env={"A": 1})  # type: ignore[dict-item]
+
+
+def test_terminals(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    assert check_terminal(None) == "current_terminal"
+    monkeypatch.setenv("LAUNCHPAD_LAUNCH_LOCAL_TERMINAL", "output_to_files")
+    assert check_terminal(None) == "output_to_files"
+    assert check_terminal("tmux_session") == "tmux_session"
+    for name in FALLING_BACK:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert check_terminal(name) == "current_terminal"
+        assert name in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["local_mt", "local_mp"])
+def test_output_to_files(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
+    run = lp.launch(lp.make_program(lp.PyNode(print, "a line")), kind, terminal="output_to_files")
+    assert run.wait(20)
+    out, _ = capfd.readouterr()
+    assert out == f"The output of the nodes is in {run.run_directory / 'logs'}\n"
+    assert (run.run_directory / "logs" / "pynode_0-0.log").read_text() == "a line\n"
+
+
+def test_launchpads_logging_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHPAD_LOGGING_DIR", str(tmp_path / "lp"))
+    run = lp.launch(lp.make_program(lp.PyNode(print, "a line")), "local_mp", terminal="output_to_files")
+    assert run.wait(20)
+    log = tmp_path / "lp" / run.run_id / "pynode_0-0.log"
+    assert log.read_text() == "a line\n"
+    assert (run.run_directory / "logs" / "pynode_0-0.log").read_text() == "a line\n"
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_tmux_session_has_a_window_for_every_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("TMUX", raising=False)
+    fake_flags(monkeypatch, parsed=True, tmux_session_name="the-session")
+    program = lp.Program("p")
+    with program.group("waiter"):
+        for _ in range(2):
+            program.add_node(lp.PyNode(lp.wait_for_stop))
+    run = lp.launch(program, "local_mt", terminal="tmux_session")
+    try:
+        windows = subprocess.run(
+            ["tmux", "list-windows", "-t", "the-session", "-F", "#{window_name}"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert windows.stdout.split() == ["waiter/0", "waiter/1"]
+    finally:
+        run.stop()
+        subprocess.run(["tmux", "kill-server"], check=False, capture_output=True)
+
+
+def test_without_tmux_output_comes_here(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with caplog.at_level(logging.WARNING):
+        assert lp.launch(lp.make_program(lp.PyNode(int)), "test_mt", terminal="tmux_session").wait(20)
+    assert "tmux is not installed" in caplog.text
+
+
+def test_messages_and_files_travel_together(tmp_path: Path) -> None:
+    ours, socket = Channel.pair()
+    theirs = Channel(socket)
+    with (tmp_path / "file").open("w") as file:
+        assert ours.send({"number": 1}, [file.fileno()])
+        assert ours.send({"text": "x" * 100_000})
+        assert ours.send({"number": 2}, [file.fileno(), file.fileno()])
+    found = []
+    while len(found) < 3:
+        received = theirs.receive()
+        assert received is not None
+        found += received
+    assert [message for message, _ in found] == [{"number": 1}, {"text": "x" * 100_000}, {"number": 2}]
+    assert [len(fds) for _, fds in found] == [1, 0, 2]
+    for _, fds in found:
+        for descriptor in fds:
+            with open(descriptor, "w") as file:
+                file.write("written")
+    assert (tmp_path / "file").read_text() == "written" * 3
+    ours.close()
+    assert theirs.receive() is None
+    assert not theirs.send({"too": "late"})
+    theirs.close()
