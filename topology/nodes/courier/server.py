@@ -123,7 +123,7 @@ class Server:
     # --- life ----------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Lets clients in. Returns at once.
+        """Lets clients in. Returns at once; from now on the server lives until it is stopped, whoever holds it.
 
         Raises:
             CourierClosed: the server was stopped; a new one is needed.
@@ -135,6 +135,7 @@ class Server:
                 self._listener.listen()
                 self._engine = Engine(self.name, self._listener, self._methods, self.options, self._pool, self._secret)
                 self._engine.start()
+                _running.add(self)
 
     def stop(self, timeout_s: float = 5.0) -> None:
         """Closes every connection, which fails the calls that wait, and ends the threads.
@@ -146,6 +147,7 @@ class Server:
             engine, self._engine = self._engine, None
             self._listener.close()
             self._finished.set()
+            _running.discard(self)
             if self._fresh:
                 with contextlib.suppress(OSError):
                     os.rmdir(os.path.dirname(self._listener.address.host))
@@ -209,9 +211,11 @@ def bind_object(server: Server, instance: object) -> None:
 
 
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()
+_running: set[Server] = set()
 
 
 def _forget_all() -> None:
+    _running.clear()
     for server in list(_servers):
         server.forget()
 
