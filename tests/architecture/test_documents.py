@@ -1,8 +1,8 @@
 """Every code block of the README and of docs/ runs.
 
 `python` blocks of one document run top to bottom as one script; in `console` blocks every line that starts with `$ `
-is a command that must succeed. A block after the comment `<!-- main-job -->` or `<!-- tests -->` sets up a machine: the
-file .ci/run runs those two.
+is a command that must succeed; those after the comment `<!-- slow -->` take minutes. A block after the comment
+`<!-- main-job -->` or `<!-- tests -->` sets up a machine: the file .ci/run runs those two.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- (?P<mark>[^\n]*?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SET_UP = ("main-job", "tests")
-SHOWN = {"mermaid", "text"}  # pictures, and what a program printed
+SHOWN = {"mermaid", "text", "toml"}  # pictures, what a program printed, settings
 TIMEOUT_S = 240
+SLOW_TIMEOUT_S = 1800
 
 
-def blocks(document: Path, kind: str) -> list[str]:
-    return [m["text"] for m in BLOCK.finditer(document.read_text()) if m["kind"] == kind and m["mark"] not in SET_UP]
+def blocks(document: Path, kind: str, *, slow: bool = False) -> list[str]:
+    found = [m for m in BLOCK.finditer(document.read_text()) if m["kind"] == kind and m["mark"] not in SET_UP]
+    return [m["text"] for m in found if (m["mark"] == "slow") is slow]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -64,15 +66,26 @@ def test_console_commands_succeed(document: Path, tmp_path: Path) -> None:
     # The scripts that the document asks the reader to write.
     for match in re.finditer(r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", document.read_text(), re.M | re.S):
         (tmp_path / match[1]).write_text(match[2])
-    commands = [line[2:] for block in blocks(document, "console") for line in block.splitlines() if line[:2] == "$ "]
-    for command in commands:
+    run_commands(document, tmp_path, slow=False, timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SLOW_TIMEOUT_S + 10)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d, "console", slow=True)], ids=lambda p: p.name)
+def test_slow_console_commands_succeed(document: Path, tmp_path: Path) -> None:
+    run_commands(document, tmp_path, slow=True, timeout_s=SLOW_TIMEOUT_S)
+
+
+def run_commands(document: Path, folder: Path, *, slow: bool, timeout_s: float) -> None:
+    texts = blocks(document, "console", slow=slow)
+    for command in [line[2:] for text in texts for line in text.splitlines() if line.startswith("$ ")]:
         done = subprocess.run(
             ["bash", "-c", command],
-            cwd=tmp_path,
-            env=environment(tmp_path),
+            cwd=folder,
+            env=environment(folder),
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
         assert done.returncode == 0, f"{document.name}: {command}\n{done.stdout}\n{done.stderr}"

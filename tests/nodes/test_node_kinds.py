@@ -185,7 +185,7 @@ def test_replay_node_serves_its_tables() -> None:
     with running(node):
         client = node.create_handle().dereference()
         client.insert([3.5], {"queue": 1.0})
-        (sample,) = client.sample("queue", 1)
+        ((sample,),) = client.sample("queue", 1)
         assert sample.data[0] == 3.5
 
 
