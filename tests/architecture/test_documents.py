@@ -64,7 +64,9 @@ def test_python_blocks_run(document: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d, "console")], ids=lambda path: path.name)
 def test_console_commands_succeed(document: Path, tmp_path: Path) -> None:
     # The scripts that the document asks the reader to write.
-    for match in re.finditer(r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", document.read_text(), re.M | re.S):
+    for match in re.finditer(
+        r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL
+    ):
         (tmp_path / match[1]).write_text(match[2])
     run_commands(document, tmp_path, slow=False, timeout_s=TIMEOUT_S)
 
