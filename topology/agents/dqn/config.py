@@ -62,7 +62,7 @@ class DQNConfig:
     discount: float = 0.99
     n_step: int = 3
     max_abs_reward: float | None = None
-    learning_rate: float = 5e-4
+    learning_rate: float = 1e-3
     final_learning_rate: float = 5e-5
     max_gradient_norm: float = 40.0
     huber_delta: float = 1.0

@@ -17,7 +17,7 @@ from topology.agents.core.counter import ChildCounter
 from topology.agents.core.metrics import Averages, RowWriter
 from topology.agents.core.replay import Batch, BatchSource
 from topology.agents.core.stopping import until_stopped
-from topology.agents.core.transitions import Transition
+from topology.agents.core.transitions import Transition, transition_signature
 from topology.agents.core.types import Variables
 from topology.agents.dqn import losses
 from topology.agents.dqn.config import DQNConfig
@@ -165,6 +165,7 @@ class DQNLearner:
         self._stop = stop
         self._checkpointer = checkpointer
         self._clock = clock
+        self._signature = transition_signature(spec)
         self._update = make_update(network, config)
         self._state = make_initial_state(network, spec, config, seed)
         if checkpointer is not None and (restored := checkpointer.restore(self._state)) is not None:
@@ -226,7 +227,14 @@ class DQNLearner:
         finally:
             self.close()
 
+    def _warm_up(self) -> None:
+        """Compiles while the actors still fill the table."""
+        size = self._config.updates_per_call * self._config.batch_size
+        nothing = jax.tree.map(lambda spec: np.zeros((size, *spec.shape), spec.dtype), self._signature)
+        self._update(self._state, nothing, np.ones(size))
+
     def _learn(self) -> None:
+        self._warm_up()
         saved_s = self._clock.monotonic()
         while not self._stop.is_set():
             self.step()

@@ -1,0 +1,68 @@
+"""DQN on an environment of one's own: first in one process, which is easy to debug; then the same as a program.
+
+python examples/dqn_own_environment.py
+"""
+
+import dm_env
+import numpy as np
+from dm_env import specs
+
+import topology as lp
+from topology.agents.dqn.local import run_local
+from topology.agents.dqn.program import DQN, DQNConfig
+
+
+class Corridor(dm_env.Environment):
+    """Six cells in a row. From the first one, walk right to the last; a step costs 0.01, arriving pays 1.
+
+    An episode is cut off after 30 steps: the greedy policy of a network that has learned nothing may never arrive.
+    """
+
+    def __init__(self, *, seed: int | None = None) -> None:
+        del seed  # nothing here is random
+        self._cell = 0
+        self._steps = 30
+
+    def reset(self) -> dm_env.TimeStep:
+        self._cell = 0
+        self._steps = 0
+        return dm_env.restart(self._observation())
+
+    def step(self, action: int) -> dm_env.TimeStep:
+        if self._cell == 5 or self._steps == 30:
+            return self.reset()
+        self._steps += 1
+        self._cell = min(max(self._cell + (1 if action == 1 else -1), 0), 5)
+        if self._cell == 5:
+            return dm_env.termination(1.0, self._observation())
+        if self._steps == 30:
+            return dm_env.truncation(-0.01, self._observation())
+        return dm_env.transition(-0.01, self._observation())
+
+    def observation_spec(self) -> specs.BoundedArray:
+        return specs.BoundedArray((6,), np.float32, 0.0, 1.0, name="cell")
+
+    def action_spec(self) -> specs.DiscreteArray:
+        return specs.DiscreteArray(2, name="action")
+
+    def _observation(self) -> np.ndarray:
+        return np.eye(6, dtype=np.float32)[self._cell]
+
+
+def main() -> None:
+    config = DQNConfig(
+        num_actors=2,
+        hidden_sizes=(32,),
+        max_actor_steps=4_000,
+        min_replay_size=500,
+        samples_per_insert=16.0,
+        evaluation_period=1_000,
+        final_evaluation_episodes=10,
+    )
+    for steps, evaluation in run_local(config, Corridor).evaluations:
+        print(f"one process, after {steps} steps: mean return {evaluation.mean_return:.2f}")
+    lp.launch(DQN(config, Corridor).build(), lp.LaunchType.LOCAL_MULTI_THREADING).wait()
+
+
+if __name__ == "__main__":
+    main()
