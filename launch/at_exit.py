@@ -48,6 +48,8 @@ def _finish() -> None:
     for run in runs:
         if _script_failed():
             run.stop("the script that launched the program failed")
+        elif hasattr(sys, "ps1"):  # nobody waits for a program at the end of a notebook or a prompt
+            run.stop("the interactive session ended")
         else:
             run.wait(raise_error=False)
         failure = run.unreported_failure()

@@ -66,7 +66,7 @@ class Engine:
         policies: restart policy of every node, by its number.
         notice_s: how long nodes may take to end after a stop.
         on_stop: called once, after the nodes were told of the stop.
-        on_change: called after every change, in the engine's thread.
+        on_change: called after every change, in the thread of the engine.
         clock: where the time comes from.
     """
 
@@ -84,7 +84,7 @@ class Engine:
         self._on_stop = on_stop
         self._on_change = on_change
         self._clock = clock
-        # Not a Condition: a signal handler may post while its own thread holds that lock; this queue's put is reentrant.
+        # Not a Condition: a signal handler may post while its own thread holds that lock. This queue is reentrant.
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._backend: Backend | None = None
 
@@ -100,12 +100,18 @@ class Engine:
         while True:
             for command in commands:
                 self._execute(command)
-            self._on_change()
+            self._tell()
             with self.changed:
                 self.changed.notify_all()
                 if self.supervisor.done:
                     return
             commands = self._next_commands()
+
+    def _tell(self) -> None:
+        try:
+            self._on_change()
+        except Exception:  # what is told about a run must not end it
+            _logger.exception("a change of the run could not be recorded")
 
     def _next_commands(self) -> list[Command]:
         deadline = self.supervisor.next_deadline

@@ -22,6 +22,7 @@ import socket
 import sys
 import time
 import traceback
+import warnings
 from typing import Any, NoReturn, final
 
 from launch import child, linux
@@ -99,7 +100,10 @@ class _ForkServer:
 
     def _fork(self, message: Message, fds: list[int]) -> None:
         try:
-            pid = os.fork()
+            with warnings.catch_warnings():
+                # A preloaded module may have threads, e.g. those of a BLAS, which knows about forks.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
         except OSError as error:
             self._channel.send({"event": "failed", "key": message["key"], "error": str(error)})
             pid = -1

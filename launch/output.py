@@ -88,7 +88,7 @@ class Terminal:
             encoding = stream.encoding or "ascii"
             shown = [line.decode("utf-8", "replace").encode(encoding, "replace") for line in lines]
             stream.write("".join(f"[{name}] {line.decode(encoding)}\n" for line in shown))
-        except (OSError, ValueError):  # closed, or the reader of the pipe is gone
+        except Exception:  # noqa: BLE001 - closed, its reader gone, or a stand-in of somebody's with its own troubles
             self._works = False
             _detach(stream)
 
@@ -192,7 +192,10 @@ class OutputPump:
             self._selector.register(descriptor, selectors.EVENT_READ, source)
 
     def _read(self, descriptor: int, source: _Source) -> None:
-        data = os.read(descriptor, _CHUNK)
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except OSError:
+            data = b""
         if not data:
             self._end(descriptor, source)
             return

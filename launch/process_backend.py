@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import selectors
 import sys
@@ -23,6 +24,8 @@ from launch.run_directory import RunDirectory
 from launch.supervisor import Ended, Event
 from topology.context import NodeContext, StopToken
 from topology.serialization import dumps
+
+_logger = logging.getLogger(__name__)
 
 __all__ = ["ProcessBackend", "ProcessSurroundings"]
 
@@ -83,7 +86,7 @@ class ProcessBackend:
         self._request_stop = request_stop
         self._workers: dict[int, _Worker] = {}  # by key: one for every process there ever was
         self._current: dict[int, int] = {}  # key of a node's newest process
-        self._setups: dict[int, int] = {}  # file that a node's process reads
+        self._setups: dict[int, bytes] = {}
         self._stop_reason: str | None = None
         self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
@@ -107,7 +110,7 @@ class ProcessBackend:
                 directory = self._surroundings.socket_directory
                 self._servers[configuration] = ForkServer(node.process, plan.preload, directory)
         for number, node in enumerate(plan.nodes):  # while the servers come up
-            self._setups[number] = _file_with(self._setup(node).dumps())
+            self._setups[number] = self._setup(node).dumps()
         for server in self._servers.values():
             server.wait_until_ready()
             self._selector.register(server.channel, selectors.EVENT_READ, server)
@@ -136,12 +139,14 @@ class ProcessBackend:
             key = len(self._workers)
             self._workers[key] = _Worker(node, server, control)
             self._current[node] = key
+        setup = _file_with(self._setups[node])
         try:
-            server.fork(key, planned.name, control=theirs.fileno(), output=writer, setup=self._setups[node])
+            server.fork(key, planned.name, control=theirs.fileno(), output=writer, setup=setup)
         except BaseException:
             os.close(reader)
             raise
         finally:
+            os.close(setup)
             os.close(writer)
             theirs.close()
         executable = planned.executable
@@ -186,14 +191,20 @@ class ProcessBackend:
             server.close()
         for worker in self._workers.values():
             worker.control.close()
-        for setup in self._setups.values():
-            os.close(setup)
         self._wake.close()
         self._wake_receiver.close()
         self._selector.close()
         self._output.close()
 
     def _listen(self) -> None:
+        try:
+            self._hear_all()
+        except Exception as error:
+            _logger.exception("the launcher lost its processes")
+            for key in list(self._workers):
+                self._end(key, Outcome(failed=True, message=f"the launcher failed: {error!r}", exit_code=None))
+
+    def _hear_all(self) -> None:
         while True:
             for key, _ in self._selector.select():
                 source = key.data

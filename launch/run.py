@@ -42,7 +42,7 @@ class Run:
         self._engine = Engine(
             [node.policy for node in plan.nodes],
             plan.options.termination_notice_s,
-            on_stop=self._stop.set,
+            on_stop=self._tell_script,
             on_change=self._record,
         )
         self._backend: Backend | None = None
@@ -211,6 +211,10 @@ class Run:
     def _request_stop(self, reason: str) -> None:
         self._engine.post(StopRequested(reason))
 
+    def _tell_script(self, reason: str) -> None:
+        """Sets the script's stop token in a thread of its own: stop handlers are code of users, and may block."""
+        threading.Thread(target=self._stop.set, args=(reason,), name=f"stop of {self.run_id}", daemon=True).start()
+
     def interrupt(self, reason: str, *, now: bool = False) -> None:
         """Ctrl-C: the first stops the program, the second (or `now`) at once. Safe in a signal handler."""
         self._engine.post(Interrupted(reason))
@@ -246,7 +250,7 @@ class Run:
             self._engine.run(self._backend)
         finally:
             self._backend.close()
-            self._stop.set("the program has ended")
+            self._tell_script("the program has ended")
             for undo in self._undo:
                 undo()
             self._recorder.ended(self._failure_text())

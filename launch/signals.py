@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Protocol
 
@@ -79,17 +79,11 @@ def waiting() -> Iterator[None]:
         yield
     finally:
         _waiting -= 1
+        received, _received[:] = list(_received), []
+        handler = _handler_before(received[0]) if received else None
         restore()
-    if _waiting == 0:
-        raise_received()
-
-
-def raise_received() -> None:
-    """Raises what a signal meant for the main thread while it waited."""
-    if _received:
-        number = _received[0]
-        _received.clear()
-        _raise(number, None)
+    if handler is not None:
+        handler(received[0], None)
 
 
 def _in_main_thread() -> bool:
@@ -104,13 +98,17 @@ def _handle(number: int, frame: FrameType | None) -> None:
     if runs and _waiting:
         _received.append(number)
     else:
-        _raise(number, frame)
+        _handler_before(number)(number, frame)
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
-    """Does what the signal does without us."""
-    previous = _previous.get(number) or (signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+def _handler_before(number: int) -> Callable[[int, FrameType | None], object]:
+    """What the signal does without us."""
+    previous = _previous.get(number)
     if callable(previous):
-        previous(number, frame)
-    else:
-        raise SystemExit(128 + number)  # the default action would leave the nodes to the fork server
+        return previous
+    return signal.default_int_handler if number == signal.SIGINT else _exit
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    del frame
+    raise SystemExit(128 + number)  # the system's own way would leave the nodes to the fork server

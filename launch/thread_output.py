@@ -66,7 +66,7 @@ class _StandIn:
 
     def write(self, text: str) -> int:
         context = try_get_context()
-        output = None if context is None else _outputs.get(id(context.stop))
+        output = None if context is None else _outputs.get(_key(context))
         if output is None:
             return self.stream.write(text)
         output.write(text)
@@ -78,7 +78,7 @@ class _StandIn:
 
 
 _lock = threading.Lock()
-_outputs: dict[int, _NodeOutput] = {}  # by the identity of the node's stop token
+_outputs: dict[tuple[int, str], _NodeOutput] = {}  # by run and node
 _users = 0
 _stand_ins: dict[str, _StandIn] = {}
 
@@ -93,7 +93,7 @@ class ThreadOutput:
 
     def __init__(self, terminal: Terminal | None) -> None:
         self._terminal = terminal
-        self._attached: dict[int, _NodeOutput] = {}
+        self._attached: dict[tuple[int, str], _NodeOutput] = {}
         with _lock:
             global _users
             _users += 1
@@ -104,10 +104,12 @@ class ThreadOutput:
 
     def attach(self, context: NodeContext, log: Path) -> None:
         """From now on the lines of this node are its own. Raises `OSError` when the log cannot be written."""
+        if _key(context) in self._attached:  # started again
+            return
         file = open(log, "ab", buffering=0)  # noqa: SIM115 - closed with the output
         output = _NodeOutput(context.name, self._terminal, file)
-        self._attached[id(context.stop)] = output
-        _outputs[id(context.stop)] = output
+        self._attached[_key(context)] = output
+        _outputs[_key(context)] = output
 
     def close(self) -> None:
         """Puts the streams back when the last run ends."""
@@ -119,6 +121,10 @@ class ThreadOutput:
             _users -= 1
             if _users == 0:
                 _uninstall()
+
+
+def _key(context: NodeContext) -> tuple[int, str]:
+    return id(context.endpoints), context.name  # one table of endpoints belongs to one run
 
 
 def _install() -> None:

@@ -57,7 +57,7 @@ class _Worker:
     """One run of a node."""
 
     node: PlannedNode
-    token: StopToken
+    context: NodeContext
     thread: threading.Thread | None = None
     interrupted_at: tuple[FrameType, int] | None = None
     ended: bool = False
@@ -82,13 +82,13 @@ class _ThreadBackend:
 
     def start(self, node: int) -> None:
         planned = self._surroundings.plan.nodes[node]
-        worker = _Worker(planned, StopToken(self._request_stop))
+        context = self._context(planned, StopToken(self._request_stop))
+        worker = _Worker(planned, context)
         self._workers[node] = worker
-        context = self._context(planned, worker.token)
         if self._output is not None:
             log = self._surroundings.directory.log_path(planned.executable.label, planned.executable.index)
             self._output.attach(context, log)
-        worker.thread = threading.Thread(target=self._run, args=(node, worker, context), name=planned.name, daemon=True)
+        worker.thread = threading.Thread(target=self._run, args=(node, worker), name=planned.name, daemon=True)
         worker.thread.start()
 
     def _context(self, planned: PlannedNode, token: StopToken) -> NodeContext:
@@ -100,10 +100,10 @@ class _ThreadBackend:
         context = replace(self._surroundings.context(planned, token), run_in_processes=run_in_processes)
         return context
 
-    def _run(self, node: int, worker: _Worker, context: NodeContext) -> None:
+    def _run(self, node: int, worker: _Worker) -> None:
         error: BaseException | None = None
         try:
-            with bind_context(context):
+            with bind_context(worker.context):
                 worker.node.executable.entry()
         except BaseException as raised:  # noqa: BLE001 - judged by the supervisor, raised again by Run.wait
             error = raised
@@ -121,10 +121,10 @@ class _ThreadBackend:
     def announce_stop(self, reason: str) -> None:
         self._stop_reason = reason
         for worker in self._workers.values():
-            worker.token.set(reason)
+            _tell(worker.context, reason)
 
     def nudge(self, node: int) -> None:
-        if not self._workers[node].token.observed:
+        if not self._workers[node].context.stop.observed:
             self._interrupt(self._workers[node])
 
     def _interrupt(self, worker: _Worker) -> None:
@@ -157,10 +157,20 @@ class _ThreadBackend:
 
     def close(self) -> None:
         for worker in self._workers.values():
-            worker.token.set("the program has ended")  # for threads that a node left behind
+            _tell(worker.context, "the program has ended")  # for threads that a node left behind
         self._workers.clear()
         if self._output is not None:
             self._output.close()
+
+
+def _tell(context: NodeContext, reason: str) -> None:
+    """Sets a node's stop token in a thread of its own: stop handlers are code of users, and may block."""
+
+    def tell() -> None:
+        with bind_context(context):
+            context.stop.set(reason)
+
+    threading.Thread(target=tell, name=f"stop of {context.name}", daemon=True).start()
 
 
 def _position(thread: threading.Thread) -> tuple[FrameType, int] | None:

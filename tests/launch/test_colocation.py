@@ -139,3 +139,17 @@ def test_a_stop_ends_processes_inside_a_node(kind: str) -> None:
         run = launch_one(node, kind)
         assert run.stop(timeout=20)
     assert run.state == "stopped"
+
+
+def busy() -> None:
+    while True:
+        pass
+
+
+def test_nodes_inside_that_never_look_at_the_stop_end_too(kind: str) -> None:
+    node = lp.MultiThreadingColocation([lp.PyNode(busy), lp.PyNode(wait_for_stop)])
+    with no_leaks():
+        run = launch_one(node, kind, termination_notice_s=60)
+        before = time.monotonic()
+        assert run.stop(timeout=20)
+    assert time.monotonic() - before < 10
