@@ -62,10 +62,6 @@ class _Column:
             self.gaps.append((self.last + 1, first))
         self.last = stop - 1
 
-    def missing_in(self, low: int, high: int) -> bool:
-        """Whether a step from `low` to `high` has no value, as far as can be told without looking at each."""
-        return high > self.last or any(first <= high and low < stop for first, stop in self.gaps)
-
     def has(self, step: int) -> bool:
         return step <= self.last and not any(first <= step < stop for first, stop in self.gaps)
 
@@ -128,20 +124,21 @@ class StepBuffer:
         elif cell.dtype != known.dtype or cell.shape != known.shape:
             raise known.refuse(cell, "the new step has")
 
-    def set(self, step: int, column: int, value: npt.NDArray[Any]) -> None:
-        """Sets one cell, of the newest step, to a value that was checked."""
+    def set_cells(self, step: int, cells: list[tuple[int, Any]]) -> None:
+        """Sets cells, as (column, value), of the newest step to values that were checked."""
         chunk = self._chunks[-1] if self._chunks else self._add_chunk(step)
         if step >= chunk.stop:
             chunk = self._add_chunk(step)
-        array = chunk.arrays.get(column)
-        if array is None:
-            array = self._add_array(chunk, column)
-        array[step - chunk.first] = value
-        known = self.columns[column]
-        if known.last == step - 1:
-            known.last = step
-        else:
-            known.mark(step, step + 1)
+        arrays, columns, row = chunk.arrays, self.columns, step - chunk.first
+        for column, value in cells:
+            if column not in arrays:
+                self._add_array(chunk, column)
+            arrays[column][row] = value
+            known = columns[column]
+            if known.last == step - 1:
+                known.last = step
+            else:
+                known.mark(step, step + 1)
 
     def extend(self, column: int, first: int, values: npt.NDArray[Any]) -> None:
         """Sets the cells of the steps from `first` on to `values` [n, ...], which were checked."""
@@ -221,14 +218,15 @@ class ColumnHistory:
     def __getitem__(self, index: int | slice | Sequence[int]) -> TrajectoryColumn:
         buffer = self._buffer
         first, stop = buffer.history_first, buffer.next_step
+        steps: Steps
         if type(index) is slice:
-            steps: Steps = range(first, stop)[index]
-        elif isinstance(index, int | np.integer):
+            return TrajectoryColumn(buffer, self._column, range(first, stop)[index])
+        if isinstance(index, int | np.integer):
             chosen = int(index) + (first if index >= 0 else stop)
             if not first <= chosen < stop:
                 raise IndexError(f"{self}: index {index} is out of range, the history has {stop - first} steps")
-            return TrajectoryColumn(buffer, self._column, range(chosen, chosen + 1), squeeze=True)
-        elif isinstance(index, list | tuple | np.ndarray):
+            return TrajectoryColumn(buffer, self._column, range(chosen, chosen + 1), True)
+        if isinstance(index, list | tuple | np.ndarray):
             steps = tuple(range(first, stop)[i] for i in index)
         else:
             raise TypeError(f"{self}: indices are ints, slices or lists of ints, got {type(index).__name__}")
@@ -250,64 +248,73 @@ class ColumnHistory:
 class TrajectoryColumn:
     """Cells of one column: a leaf of a trajectory. Made by indexing `history`, and by indexing another one.
 
+    Attributes:
+        buffer: the writer's steps.
+        column: index of the column there.
+        steps: the steps, counted from the writer's first.
+        is_squeezed: whether it is a single cell without time axis.
+        first: the earliest of the steps; with `last`, the latest, it makes an empty range when there are none.
+
     Raises:
         ValueError: a cell was never set, or its step is older than the writer keeps (`num_keep_alive_refs`).
     """
 
-    __slots__ = ("_buffer", "column", "is_squeezed", "steps")
+    __slots__ = ("buffer", "column", "first", "is_squeezed", "last", "steps")
 
-    def __init__(self, buffer: StepBuffer, column: int, steps: Steps, *, squeeze: bool = False) -> None:
-        self._buffer = buffer
+    def __init__(self, buffer: StepBuffer, column: int, steps: Steps, is_squeezed: bool = False) -> None:
+        self.buffer = buffer
         self.column = column
         self.steps = steps
-        self.is_squeezed = squeeze
-        if steps:
-            low, high = (steps[0], steps[-1]) if type(steps) is range and steps.step > 0 else (min(steps), max(steps))
-            known = buffer.columns[column]
-            if low < buffer.first_alive or known.missing_in(low, high):
-                self._check(known)
+        self.is_squeezed = is_squeezed
+        if not steps:
+            self.first, self.last = 1, 0
+            return
+        if type(steps) is range:
+            first, last = steps[0], steps[-1]
+            self.first, self.last = (first, last) if first <= last else (last, first)
+        else:
+            self.first, self.last = min(steps), max(steps)
+        known = buffer.columns[column]
+        if self.first < buffer.first_alive or self.last > known.last or known.gaps:
+            self._check(known)
 
     def _check(self, known: _Column) -> None:
-        expired = [step for step in self.steps if step < self._buffer.first_alive]
+        expired = [step for step in self.steps if step < self.buffer.first_alive]
         if expired:
             raise ValueError(
                 f"column {show_path(known.path)}: {len(expired)} of the steps asked for have expired; "
-                f"only the latest {self._buffer.next_step - self._buffer.first_alive} can be used, "
+                f"only the latest {self.buffer.next_step - self.buffer.first_alive} can be used, "
                 "see num_keep_alive_refs"
             )
-        unset = [step - self._buffer.history_first for step in self.steps if not known.has(step)]
+        unset = [step - self.buffer.history_first for step in self.steps if not known.has(step)]
         if unset:
             raise ValueError(f"column {show_path(known.path)} has no value (None) in the steps {unset} of the history")
-
-    def belongs_to(self, buffer: StepBuffer) -> bool:
-        """Whether it was made from the history over `buffer`."""
-        return self._buffer is buffer
 
     def __len__(self) -> int:
         return len(self.steps)
 
     def __getitem__(self, index: int | slice | list[int]) -> TrajectoryColumn:
         if isinstance(index, int):
-            return TrajectoryColumn(self._buffer, self.column, (self.steps[index],), squeeze=True)
+            return TrajectoryColumn(self.buffer, self.column, (self.steps[index],), True)
         if isinstance(index, slice):
-            return TrajectoryColumn(self._buffer, self.column, self.steps[index])
-        return TrajectoryColumn(self._buffer, self.column, tuple(self.steps[i] for i in index))
+            return TrajectoryColumn(self.buffer, self.column, self.steps[index])
+        return TrajectoryColumn(self.buffer, self.column, tuple(self.steps[i] for i in index))
 
     @property
     def path(self) -> Path:
         """Path of the column in the steps."""
-        return self._buffer.columns[self.column].path
+        return self.buffer.columns[self.column].path
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of `numpy()`."""
-        cell = self._buffer.columns[self.column].shape
+        cell = self.buffer.columns[self.column].shape
         return cell if self.is_squeezed else (len(self.steps), *cell)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Dtype of `numpy()`."""
-        dtype = self._buffer.columns[self.column].dtype
+        dtype = self.buffer.columns[self.column].dtype
         if dtype is None:
             raise ValueError(f"column {show_path(self.path)} has no value yet, so no dtype")
         return dtype
@@ -318,9 +325,9 @@ class TrajectoryColumn:
         Raises:
             RuntimeError: a step has expired since.
         """
-        if self.steps and min(self.steps) < self._buffer.first_alive:
+        if self.steps and self.first < self.buffer.first_alive:
             raise RuntimeError(f"column {show_path(self.path)}: a step has expired, see num_keep_alive_refs")
-        cells = self._buffer.read(self.column, self.steps)
+        cells = self.buffer.read(self.column, self.steps)
         return cells[0] if self.is_squeezed else cells
 
     def __repr__(self) -> str:

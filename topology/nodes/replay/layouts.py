@@ -32,7 +32,7 @@ class LeafPattern(NamedTuple):
     """
 
     column: int
-    steps: tuple[int, ...] | range
+    steps: tuple[int, ...]
     squeezed: bool
 
 

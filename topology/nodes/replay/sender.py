@@ -103,10 +103,14 @@ class Sender:
             self._send(deadline)
         self._wait(lambda: not self._lost and self.unfinished <= most_unfinished, deadline)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether `raise_failures` has something to do."""
+        return self._error is not None or bool(self._lost)
+
     def raise_failures(self) -> None:
         """Raises what went wrong since the last call, or begins anew after a lost stream."""
-        if self._error is not None or self._lost:
-            self._wait(lambda: not self._lost)
+        self._wait(lambda: not self._lost)
 
     def close(self) -> None:
         """Sends what is buffered and ends the stream. Does not wait."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.errors import ReplayError
-from topology.nodes.replay.history import StepBuffer, Steps, TrajectoryColumn
+from topology.nodes.replay.history import StepBuffer, TrajectoryColumn
 from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
 from topology.nodes.replay.sender import Backend, Sender
 from topology.nodes.replay.specs import LeafSpec
@@ -26,7 +26,6 @@ from topology.nodes.replay.templates import Template
 
 __all__ = ["TrajectoryWriter"]
 
-_Key = tuple[int, Steps, bool]
 _ARRAYS = (np.ndarray, np.generic)
 
 
@@ -67,7 +66,7 @@ class TrajectoryWriter:
         self._buffer = StepBuffer()
         self._template = Template(self._buffer)
         self._sender = Sender(backend, self._buffer, clock)
-        self._layout_of: dict[tuple[Shape, tuple[_Key, ...]], int] = {}
+        self._layout_of: dict[tuple[Any, ...], int] = {}
         self._admitted: set[tuple[str, int]] = set()
         self._step_is_open = False
         self._episode = secrets.randbits(64)
@@ -139,9 +138,9 @@ class TrajectoryWriter:
             cells.append((column, value))
         if not self._step_is_open:
             self._advance(1)
-        for column, value in cells:
-            buffer.set(step, column, value)
-            if self._step_is_open:
+        buffer.set_cells(step, cells)
+        if self._step_is_open:
+            for column, _ in cells:
                 self._sender.outbox.cell_set(step, column)
         self._step_is_open = partial_step
         self._episode_steps += not partial_step
@@ -199,7 +198,7 @@ class TrajectoryWriter:
             ValueError: a step has expired, the priority is not allowed, or the item does not match the signature.
             TableNotFound: the server has no such table.
         """
-        self.create_items(table, (priority,), trajectory)
+        self._create(table, [float(priority)], trajectory, 1)
 
     def create_items(self, table: str, priorities: Sequence[float], trajectory: Any, *, period: int = 1) -> None:
         """Creates an item for each priority: the last is `trajectory`, each other one `period` steps before the next.
@@ -207,15 +206,17 @@ class TrajectoryWriter:
         So after `append_batch` of n steps, `create_items("table", [1.0] * n, {k: v[-1:] for k, v in history.items()})`
         makes an item of every step. For the rest see `create_item`.
         """
-        self._begin()
         values = [float(priority) for priority in priorities]
-        if not values:
-            return
-        for value in values:
-            if not 0 <= value < math.inf:
-                raise ValueError(f"table {table!r}: priorities must be finite and not negative, got {value}")
+        if values:
+            self._create(table, values, trajectory, period)
+
+    def _create(self, table: str, priorities: list[float], trajectory: Any, period: int) -> None:
+        self._begin()
+        for priority in priorities:
+            if not 0 <= priority < math.inf:
+                raise ValueError(f"table {table!r}: priorities must be finite and not negative, got {priority}")
         first, stop, layout = self._layout(trajectory)
-        oldest = first - period * (len(values) - 1)
+        oldest = first - period * (len(priorities) - 1)
         if oldest < self._buffer.first_alive:
             raise ValueError(
                 f"table {table!r}: an item begins {self._buffer.next_step - oldest} steps ago; only the latest "
@@ -223,31 +224,29 @@ class TrajectoryWriter:
             )
         if (table, layout) not in self._admitted:
             self._admit(table, layout)
-        self._sender.add(table, layout, self._episode, range(oldest, first + 1, period), values, stop)
+        self._sender.add(table, layout, self._episode, range(oldest, first + 1, period), priorities, stop)
 
     def _layout(self, trajectory: Any) -> tuple[int, int, int]:
         """First step of an item, the step after its last, and the number of its layout."""
         leaves, shape = flatten(trajectory)
-        buffer, low, high = self._buffer, math.inf, -1
+        buffer, first, last = self._buffer, self._buffer.next_step, -1
         for leaf in leaves:
-            if type(leaf) is not TrajectoryColumn or not leaf.belongs_to(buffer):
+            if type(leaf) is not TrajectoryColumn or leaf.buffer is not buffer:
                 raise TypeError(
                     "the leaves of a trajectory are columns of this writer's history, such as "
                     f"writer.history['reward'][-1:], got {type(leaf).__name__}"
                 )
-            steps = leaf.steps
-            if steps:
-                low, high = min(low, steps[0], steps[-1]), max(high, steps[0], steps[-1])
-                if type(steps) is tuple:
-                    low, high = min(low, *steps), max(high, *steps)
-        if high < 0:
+            if leaf.first < first and leaf.steps:
+                first = leaf.first
+            if leaf.last > last and leaf.steps:
+                last = leaf.last
+        if last < 0:
             raise ValueError("an item needs at least one step; every leaf of the trajectory is empty")
-        base = int(low)
-        keys = tuple([(leaf.column, _relative(leaf.steps, base), leaf.is_squeezed) for leaf in leaves])
-        number = self._layout_of.get((shape, keys))
+        key = (shape, *[_pattern(leaf, first) for leaf in leaves])
+        number = self._layout_of.get(key)
         if number is None:
-            number = self._layout_of[shape, keys] = self._sender.outbox.add_layout(_layout_spec(shape, keys))
-        return base, high + 1, number
+            number = self._layout_of[key] = self._sender.outbox.add_layout(_layout_spec(shape, leaves, first))
+        return first, last + 1, number
 
     def _admit(self, table: str, layout: int) -> None:
         if self._validate:
@@ -265,7 +264,8 @@ class TrajectoryWriter:
         """What every call does first."""
         if self._closed:
             raise ReplayError("the writer is closed; make a new one")
-        self._sender.raise_failures()
+        if self._sender.has_failed:
+            self._sender.raise_failures()
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -315,12 +315,16 @@ class TrajectoryWriter:
         self._sender.close()
 
 
-def _relative(steps: Steps, base: int) -> Steps:
+def _pattern(leaf: TrajectoryColumn, base: int) -> tuple[Any, ...]:
+    """What two leaves have in common that take the same cells relative to their items' first steps."""
+    steps = leaf.steps
     if type(steps) is range:
-        return range(steps.start - base, steps.stop - base, steps.step)
-    return tuple(step - base for step in steps)
+        return leaf.column, steps.start - base, steps.stop - base, steps.step, leaf.is_squeezed
+    return leaf.column, tuple([step - base for step in steps]), leaf.is_squeezed
 
 
-def _layout_spec(shape: Shape, keys: Sequence[_Key]) -> LayoutSpec:
-    leaves = tuple(LeafPattern(*key) for key in keys)
-    return LayoutSpec(leaves, describe(shape), cloudpickle.dumps(shape), tuple(paths(shape)))
+def _layout_spec(shape: Shape, leaves: Sequence[TrajectoryColumn], base: int) -> LayoutSpec:
+    patterns = tuple(
+        LeafPattern(leaf.column, tuple(step - base for step in leaf.steps), leaf.is_squeezed) for leaf in leaves
+    )
+    return LayoutSpec(patterns, describe(shape), cloudpickle.dumps(shape), tuple(paths(shape)))
