@@ -1,0 +1,251 @@
+"""The replay service beside the original Reverb, as ratios of one run.
+
+    python benchmarks/replay.py [--peers DIRECTORY --peer-python PYTHON] [--rounds 3] [--only insert ...]
+
+The peer is measured by `reverb_peer.py` in --peers (or $TOPOLOGY_PEERS), under --peer-python (or
+$TOPOLOGY_PEER_PYTHON), which has the original installed. Without it only our figures are printed. Every figure is the
+median over rounds in which both take turns, on the same items. One JSON object a bar; exit code 1 if one is missed.
+
+small: two vectors of 10 floats, action, reward, discount (92 bytes). frames: two 84x84 uint8 frames. sequences: 20
+steps of one such frame, an item every 10 steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+
+from topology.nodes import replay
+from topology.nodes.replay import rate_limiters, selectors
+
+LENGTH, PERIOD, BATCH = 20, 10, 256
+COUNTS = {"small": 20_000, "frames": 10_000, "sequences": 2_000}
+MEMORY_COUNTS = {"small": 200_000, "frames": 40_000}
+
+
+class Bar(NamedTuple):
+    """What is measured, how much better it must be, and how the peer's script calls it."""
+
+    what: str
+    items: str
+    ratio: float
+    peer: tuple[str, ...]
+    selector: str = "uniform"
+    writers: int = 1
+
+    @property
+    def count(self) -> int:
+        return MEMORY_COUNTS[self.items] if self.what == "memory" else COUNTS[self.items]
+
+    @property
+    def name(self) -> str:
+        writers = f", {self.writers} writers" if self.writers > 1 else ""
+        return f"{self.what} {self.items} ({self.selector}{writers})"
+
+
+BARS = (
+    Bar("insert", "small", 5, ("insert",)),
+    Bar("insert", "frames", 5, ("insert",)),
+    Bar("insert", "sequences", 5, ("insert",)),
+    Bar("insert_batches", "small", 20, ("insert",)),
+    Bar("insert", "small", 5, ("insert",), writers=4),
+    Bar("batches", "small", 10, ("dataset",)),
+    Bar("batches", "small", 10, ("dataset",), selector="prioritized"),
+    Bar("batches", "frames", 10, ("dataset",)),
+    Bar("batches", "frames", 10, ("dataset",), selector="prioritized"),
+    Bar("batches", "sequences", 10, ("dataset",)),
+    Bar("priorities", "small", 1, ("priorities",), selector="prioritized"),
+    Bar("memory", "small", 20, ("memory",)),
+    Bar("memory", "frames", 1, ("memory",)),
+)
+
+
+# --- ours -----------------------------------------------------------------------------------------------------------
+
+
+def steps(kind: str) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(0)
+    scalars = {"action": np.int32(1), "reward": np.float32(1), "discount": np.float32(1)}
+    if kind == "small":
+        vectors = rng.standard_normal((64, 2, 10)).astype(np.float32)
+        return [{"o": o, "o2": o2, **scalars} for o, o2 in vectors]
+    shape = (2, 84, 84) if kind == "frames" else (84, 84)
+    return [{"o": rng.integers(0, 255, shape, dtype=np.uint8), **scalars} for _ in range(64)]
+
+
+def write(client: replay.Client, kind: str, count: int) -> float:
+    """Inserts item by item; returns items per second."""
+    data, length = steps(kind), LENGTH if kind == "sequences" else 1
+    period = PERIOD if kind == "sequences" else 1
+    start, created, step = time.perf_counter(), 0, 0
+    with client.trajectory_writer(length) as writer:
+        while created < count:
+            writer.append(data[step % 64])
+            step += 1
+            if step >= length and (step - length) % period == 0:
+                writer.create_item("table", 1.0 + created % 7, {k: v[-length:] for k, v in writer.history.items()})
+                writer.flush(block_until_num_items=200 if length == 1 else 20)
+                created += 1
+    return count / (time.perf_counter() - start)
+
+
+def write_batches(client: replay.Client, kind: str, count: int) -> float:
+    """Inserts steps and items by batches; returns items per second."""
+    some = steps(kind)
+    batch = {k: np.stack([step[k] for step in some * (BATCH // 64)]) for k in some[0]}
+    priorities = 1.0 + np.arange(BATCH) % 7
+    start = time.perf_counter()
+    with client.trajectory_writer(1) as writer:
+        for _ in range(count // BATCH):
+            writer.append_batch(batch)
+            writer.create_items("table", priorities, {k: v[-1:] for k, v in writer.history.items()})
+            writer.flush(block_until_num_items=4 * BATCH)
+    return count // BATCH * BATCH / (time.perf_counter() - start)
+
+
+def read_batches(client: replay.Client, kind: str, seconds: float) -> float:
+    size = 32 if kind == "sequences" else BATCH
+    with client.batches("table", size, prefetch=4) as batches:
+        for _ in range(6):
+            next(batches)
+        done, start = 0, time.perf_counter()
+        while time.perf_counter() - start < seconds:
+            next(batches)
+            done += size
+        return done / (time.perf_counter() - start)
+
+
+def update_priorities(client: replay.Client, seconds: float) -> float:
+    keys = np.unique(client.sample_batch("table", 4096).info.key)[:2048]
+    done, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        for first in range(0, len(keys) - 255, 256):
+            client.update_priorities("table", keys[first : first + 256], np.full(256, 1.5))
+            done += 256
+    return done / (time.perf_counter() - start)
+
+
+def role(command: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, __file__, "--role", command, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+@contextmanager
+def server(selector: str) -> Iterator[tuple[replay.Client, psutil.Process]]:
+    process = role("server", "--selector", selector)
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().strip()
+        with replay.Client(address) as client:
+            yield client, psutil.Process(process.pid)
+    finally:
+        process.communicate()
+
+
+def measure(bar: Bar, seconds: float) -> float:
+    """Items per second, or bytes per item."""
+    count = bar.count
+    with server(bar.selector) as (client, process):
+        write(client, bar.items, 300)
+        if bar.what == "insert_batches":
+            return write_batches(client, bar.items, 20 * count)
+        if bar.what == "insert" and bar.writers > 1:
+            arguments = ("--address", client.server_address, "--items", bar.items, "--count", str(count))
+            writers = [role("writer", *arguments) for _ in range(bar.writers)]
+            return sum(float(writer.communicate()[0]) for writer in writers)
+        before = process.memory_info().rss
+        speed = write(client, bar.items, count)
+        if bar.what == "insert":
+            return speed
+        if bar.what == "memory":
+            return (process.memory_info().rss - before) / count
+        if bar.what == "batches":
+            return read_batches(client, bar.items, seconds)
+        return update_priorities(client, seconds)
+
+
+def serve(selector: str) -> None:
+    sampler = selectors.Uniform() if selector == "uniform" else selectors.Prioritized(0.6)
+    table = replay.Table("table", sampler, selectors.Fifo(), 1_000_000, rate_limiters.MinSize(1))
+    with replay.Server([table]) as running:
+        print(running.address, flush=True)
+        sys.stdin.read()
+
+
+# --- the peer, and the comparison -----------------------------------------------------------------------------------
+
+
+def measure_peer(options: argparse.Namespace, bar: Bar) -> float:
+    script = str(Path(options.peers) / "reverb_peer.py")
+    command = [options.peer_python, script, "--what", *bar.peer, "--items", bar.items, "--selector", bar.selector]
+    command += ["--writers", str(bar.writers), "--count", str(bar.count), "--seconds", str(options.seconds)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    return float(result["bytes_per_item" if bar.what == "memory" else "items_per_s"])
+
+
+def compare(options: argparse.Namespace, bar: Bar, peer: Callable[[], float] | None) -> bool:
+    ours, theirs = [], []
+    for _ in range(options.rounds):
+        ours.append(measure(bar, options.seconds))
+        if peer is not None:
+            theirs.append(peer())
+    mine = statistics.median(ours)
+    line: dict[str, Any] = {"bar": bar.name, "unit": "bytes/item" if bar.what == "memory" else "items/s"}
+    line["ours"] = round(mine, 1)
+    reached = True
+    if theirs:
+        other = statistics.median(theirs)
+        ratio = other / mine if bar.what == "memory" else mine / other
+        reached = ratio >= bar.ratio
+        line.update(peer=round(other, 1), ratio=round(ratio, 2), wanted=bar.ratio, reached=reached)
+    print(json.dumps(line), flush=True)
+    return reached
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", default=os.environ.get("TOPOLOGY_PEERS"))
+    parser.add_argument("--peer-python", default=os.environ.get("TOPOLOGY_PEER_PYTHON"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--only", nargs="*", help="words that a bar's name must contain")
+    parser.add_argument("--role", choices=["main", "server", "writer"], default="main", help=argparse.SUPPRESS)
+    parser.add_argument("--selector", default="uniform", help=argparse.SUPPRESS)
+    parser.add_argument("--address", help=argparse.SUPPRESS)
+    parser.add_argument("--items", help=argparse.SUPPRESS)
+    parser.add_argument("--count", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.role == "server":
+        serve(options.selector)
+        return 0
+    if options.role == "writer":
+        with replay.Client(options.address) as client:
+            print(write(client, options.items, options.count))
+        return 0
+    with_peer = bool(options.peers and options.peer_python)
+    chosen = [bar for bar in BARS if all(word in bar.name for word in options.only or ())]
+    results = [
+        compare(options, bar, (lambda bar=bar: measure_peer(options, bar)) if with_peer else None) for bar in chosen
+    ]
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
