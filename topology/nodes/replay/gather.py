@@ -64,23 +64,17 @@ def _scattered(parts: list[_Part]) -> SampleGroup:
 
 
 def _leaves(parts: list[_Part], total: int) -> list[npt.NDArray[Any]]:
-    leaves = []
-    for number, (_, shape, dtype) in enumerate(parts[0].layout.signature):
-        out = np.empty((total, *shape), dtype)
-        for layout, where, rows in parts:
+    leaves = [np.empty((total, *shape), dtype) for _, shape, dtype in parts[0].layout.signature]
+    for layout, where, rows in parts:
+        chosen = [rows.take(positions, 1).astype(np.int64).ravel() for positions in layout.choices]
+        for leaf, out in zip(layout.leaves, leaves, strict=True):
+            column, source = layout.group.columns[leaf.column], chosen[leaf.choice]
+            if not source.size:
+                continue
             if isinstance(where, slice):
-                _read(layout, number, rows, out[where])
+                column.read(source, out[where].reshape(source.size, *column.shape))
             else:
-                some = np.empty((len(rows), *shape), dtype)
-                _read(layout, number, rows, some)
-                out[where] = some
-        leaves.append(out)
+                some = np.empty((source.size, *column.shape), column.dtype)
+                column.read(source, some)
+                out[where] = some.reshape(len(rows), *out.shape[1:])
     return leaves
-
-
-def _read(layout: Layout, number: int, rows: RowMatrix, out: npt.NDArray[Any]) -> None:
-    leaf = layout.leaves[number]
-    column = layout.group.columns[leaf.column]
-    chosen = rows[:, leaf.positions].astype(np.int64).ravel()
-    if chosen.size:
-        column.read(chosen, out.reshape(chosen.size, *column.shape))

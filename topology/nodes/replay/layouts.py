@@ -9,11 +9,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
-import numpy.typing as npt
 
 from topology.nodes.replay.specs import LeafSpec
 from topology.nodes.replay.storage import ColumnSpec, RowGroup
@@ -56,18 +54,18 @@ class LayoutSpec(NamedTuple):
         return sorted({step for leaf in self.leaves for step in leaf.steps})
 
 
-@final
-@dataclass(frozen=True)
-class Leaf:
-    """A leaf of a layout: its column, and which of the item's rows it takes (a number when squeezed)."""
+class Leaf(NamedTuple):
+    """A leaf of a layout.
+
+    Attributes:
+        column: its column.
+        choice: which of the layout's choices of rows it takes.
+        steps: length of its time axis; None when it has none.
+    """
 
     column: int
-    positions: npt.NDArray[np.int64] | int
-
-    @property
-    def steps(self) -> int | None:
-        """Length of its time axis; None when it has none."""
-        return None if isinstance(self.positions, int) else self.positions.size
+    choice: int
+    steps: int | None
 
 
 @final
@@ -77,20 +75,36 @@ class Layout:
     Attributes:
         group: the rows' group.
         offsets: distinct steps of an item relative to its first, [T].
+        choices: positions among the item's rows, [t] each; leaves that take the same rows share one.
         leaves: where each leaf comes from.
         signature: path, shape and dtype of each leaf.
         item_bytes: bytes of the leaves of one item.
         merge_key: layouts of equal key give batches that can be one: same structure, shapes and dtypes.
     """
 
-    __slots__ = ("group", "item_bytes", "leaves", "merge_key", "offsets", "signature", "structure", "structure_key")
+    __slots__ = (
+        "choices",
+        "group",
+        "item_bytes",
+        "leaves",
+        "merge_key",
+        "offsets",
+        "signature",
+        "structure",
+        "structure_key",
+    )
 
     def __init__(self, group: RowGroup, spec: LayoutSpec) -> None:
         offsets = spec.offsets()
         place = {step: position for position, step in enumerate(offsets)}
+        choices = list(dict.fromkeys(pattern.steps for pattern in spec.leaves))
         self.group = group
         self.offsets = np.array(offsets, np.int64)
-        self.leaves = tuple(_leaf(pattern, place) for pattern in spec.leaves)
+        self.choices = [np.array([place[step] for step in steps], np.int64) for steps in choices]
+        self.leaves = tuple(
+            Leaf(pattern.column, choices.index(pattern.steps), None if pattern.squeezed else len(pattern.steps))
+            for pattern in spec.leaves
+        )
         self.structure_key = spec.structure_key
         self.structure = spec.structure
         self.signature: tuple[LeafSpec, ...] = tuple(
@@ -99,11 +113,6 @@ class Layout:
         )
         self.item_bytes = sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.signature)
         self.merge_key = (spec.structure_key, tuple((shape, dtype) for _, shape, dtype in self.signature))
-
-
-def _leaf(pattern: LeafPattern, place: dict[int, int]) -> Leaf:
-    positions = [place[step] for step in pattern.steps]
-    return Leaf(pattern.column, positions[0] if pattern.squeezed else np.array(positions, np.int64))
 
 
 def _leaf_shape(column: ColumnSpec, leaf: Leaf) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ def draw(sampler: Distribution, items: Items, count: int, max_times_sampled: int
             slots, probabilities, times = slots[:end], probabilities[:end], times[:end]
             used_up = slots[end - 1 :]
             sampler.remove(used_up)
-    np.add.at(items.times_sampled, slots, 1)
+    np.add.at(items.times_sampled, slots, np.ones(slots.size, np.int32))
     return Draw(slots, probabilities, times.astype(np.int32, copy=False), int((times == 1).sum()), used_up)
 
 

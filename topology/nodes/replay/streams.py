@@ -119,9 +119,10 @@ class Stream:
         self._layouts.extend(self._store.layout(self._group, spec) for spec in batch.layouts)
         checked = [self._check(run) for run in batch.runs]
         self._append(batch, self._group)
+        # What waits must not keep the message alive, whose buffers the arrays in it refer to: hence the copies.
         done = _countdown(len(checked), reply)
         requests = [
-            (table, InsertRequest(layout, self._item_rows(layout, run), run.priorities, run.episode, done))
+            (table, InsertRequest(layout, self._item_rows(layout, run), np.array(run.priorities), run.episode, done))
             for table, layout, run in checked
         ]
         for _, request in requests:
