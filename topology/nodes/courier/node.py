@@ -73,10 +73,9 @@ class CourierNode(PyClassNode[CourierHandle]):
 
     def describe(self) -> NodeDescription:
         description = super().describe()
-        methods = public_methods(self._constructor) if isinstance(self._constructor, type) else ()
-        return NodeDescription(
-            constructor=description.constructor, arguments=description.arguments, methods=tuple(methods)
-        )
+        constructor = description.constructor
+        methods = public_methods(constructor) if isinstance(constructor, type) else ()
+        return NodeDescription(constructor=constructor, arguments=description.arguments, methods=tuple(methods))
 
     def run(self) -> None:
         context = get_context()
