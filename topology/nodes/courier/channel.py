@@ -6,9 +6,10 @@ always there while calls are under way: a client that only wrote while replies f
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
+import select
+import socket
 import threading
 import weakref
 from collections import deque
@@ -29,6 +30,13 @@ __all__ = ["AFTER_STOP_S", "CallFuture", "Channel", "RawReply", "check_result"]
 
 AFTER_STOP_S = 2.0
 """What a call made after the program's stop may take: enough to say goodbye, not enough to hold up the end."""
+
+_CORK_FROM = 8
+"""With so many calls under way, further ones are gathered and go out together: when there are `_CORK_CALLS`, or as soon
+as the reader gets to run. Sending each at once would wake the server and then the reader for every one of them."""
+
+_CORK_CALLS = 16
+_SMALL_BYTES = 1 << 14
 
 _logger = logging.getLogger(__name__)
 
@@ -117,6 +125,9 @@ class Channel:
         self._changed = threading.Condition(threading.Lock())  # guards all of the above; notified when room is made
         self._sending = threading.Condition(threading.Lock())  # guards what follows; notified when the reader has work
         self._unsent: deque[tuple[int, list[Buffer]]] = deque()
+        self._corked: list[tuple[int, list[Buffer]]] = []
+        self._reader_awake = True
+        self._bells: tuple[socket.socket, socket.socket] | None = None  # rings when calls were gathered
         self._connection: Connection | None = None
         self._closed = False
         self._stopped = False
@@ -161,24 +172,57 @@ class Channel:
     def _send(self, call_id: int, parts: list[Buffer]) -> None:
         with self._sending:
             connection = self._connection
-            if connection is not None:
-                try:
-                    connection.send(parts)
+            if connection is None:
+                self._unsent.append((call_id, parts))
+                self._sending.notify()
+                return
+            if len(self._pending) >= _CORK_FROM and len(parts[0]) < _SMALL_BYTES and len(parts) == 1:
+                self._corked.append((call_id, parts))
+                if len(self._corked) == 1 and not self._reader_awake:
+                    self._ring()
+                if len(self._corked) < _CORK_CALLS:
                     return
-                except (NotDelivered, TimedOut):
-                    # Incomplete, so the server cannot act on it. The reader meets the same end and connects anew.
-                    connection.shutdown()
-                    self._connection = None
-            self._unsent.append((call_id, parts))
-            self._sending.notify()
+            elif self._corked:
+                self._corked.append((call_id, parts))
+            else:
+                self._transmit(connection, [(call_id, parts)])
+                return
+            self._uncork(connection)
+
+    def _ring(self) -> None:
+        if self._bells is not None:
+            self._bells[0].send(b"\0")
+
+    def _uncork(self, connection: Connection) -> None:
+        """Sends what was gathered, in one go. Holding the lock."""
+        calls, self._corked = self._corked, []
+        self._transmit(connection, calls)
+
+    def _transmit(self, connection: Connection, calls: list[tuple[int, list[Buffer]]]) -> None:
+        """Sends calls, or keeps them for the next connection. Holding the lock."""
+        if len(calls) == 1:
+            parts = calls[0][1]
+        else:
+            small = [part for _, parts in calls for part in parts]
+            parts = [b"".join(small)] if all(len(p) < _SMALL_BYTES for p in small) else small
+        try:
+            connection.send(parts)
+        except (NotDelivered, TimedOut):
+            # The reader meets the same end and connects anew. What may have come through whole must not be repeated.
+            connection.shutdown()
+            self._connection = None
+            if len(calls) == 1:
+                self._unsent += calls
+                self._sending.notify()
 
     def cancelled(self, future: CallFuture) -> None:
         """Forgets a call and tells the server, if it is connected."""
         if self._take(future.call_id) is None:
             return
-        with self._sending, contextlib.suppress(NotDelivered, TimedOut):
+        with self._sending:
             if self._connection is not None:
-                self._connection.send(encode(Kind.CANCEL, future.call_id, b"", b""))
+                self._corked.append((0, encode(Kind.CANCEL, future.call_id, b"", b"")))
+                self._uncork(self._connection)
 
     def _take(self, call_id: int) -> CallFuture | None:
         with self._changed:
@@ -191,6 +235,11 @@ class Channel:
     # --- the reader ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        bell, bell_end = self._bells = socket.socketpair()
+        with bell, bell_end:
+            self._keep_reading(bell_end)
+
+    def _keep_reading(self, bell: socket.socket) -> None:
         while True:
             with self._sending:
                 while not self._unsent and not self._closed:
@@ -202,7 +251,7 @@ class Channel:
             except errors.CourierError as error:
                 self._fail_all(error)
             else:
-                self._serve(connection)
+                self._serve(connection, bell)
 
     def _open(self) -> Connection:
         connect = self._connect()
@@ -210,15 +259,20 @@ class Channel:
             raise errors.CourierClosed(f"the client of {self._address} is gone")
         return connect(Deadline(None), self._expire)
 
-    def _serve(self, connection: Connection) -> None:
+    def _serve(self, connection: Connection, bell: socket.socket) -> None:
         """Reads from one connection until it ends."""
+        poll = select.poll()
+        poll.register(connection.sock, select.POLLIN)
+        poll.register(bell, select.POLLIN)
         try:
             self._flush(connection)
             while True:
-                self._read(connection)
+                self._read(connection, bell, poll)
         except (EOFError, OSError, WireError, TimedOut) as error:
             with self._sending:
                 self._connection = None
+                self._unsent += self._corked
+                self._corked = []
                 connection.close()
             self._fail_sent(error)
 
@@ -252,16 +306,21 @@ class Channel:
             return usual_s
         return AFTER_STOP_S if usual_s is None else min(usual_s, AFTER_STOP_S)
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: Connection, bell: socket.socket, poll: select.poll) -> None:
+        with self._sending:
+            if self._corked:
+                self._uncork(connection)
+            self._reader_awake = False
         patience_s = self._patience()
-        if patience_s is not None:
-            try:
-                connection.wait_readable(Deadline(patience_s))
-            except TimedOut:
-                self._expire()
-                return
-        for frame in connection.receive_all():
-            self._receive(frame)
+        ready = {fd for fd, _ in poll.poll(None if patience_s is None else patience_s * 1e3)}
+        self._reader_awake = True
+        if bell.fileno() in ready:
+            bell.recv(_CORK_CALLS)
+        if connection.sock.fileno() in ready:
+            for frame in connection.receive_all():
+                self._receive(frame)
+        elif not ready:
+            self._expire()
 
     def _patience(self) -> float | None:
         """How long the reader may wait before it must look for overdue calls."""
@@ -355,5 +414,6 @@ class Channel:
 
     def forget(self) -> None:
         """In a forked child: closes this process's copy of the socket."""
-        if self._connection is not None:
-            self._connection.close()
+        for sock in (self._connection, *(self._bells or ())):
+            if sock is not None:
+                sock.close()

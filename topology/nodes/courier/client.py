@@ -28,6 +28,8 @@ __all__ = ["Client", "ClientOptions", "list_methods", "raw_caller"]
 
 _logger = logging.getLogger(__name__)
 
+_REQUEST, _REPLY = int(Kind.REQUEST), int(Kind.REPLY)  # an enum's attributes are slow to look up
+
 _FIRST_RETRY_S = 0.001
 _LAST_RETRY_S = 0.05
 _SAY_SO_AFTER_S = 30.0
@@ -227,8 +229,8 @@ class _Core:
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         body, buffers = self._encode(name, args, kwargs)
-        frame = self._exchange(name, encode(Kind.REQUEST, 0, name.encode(), body, buffers))
-        if frame.kind == Kind.REPLY:
+        frame = self._exchange(name, encode(_REQUEST, 0, name.encode(), body, buffers))
+        if frame.kind == _REPLY:
             return codec.decode(frame.body, frame.buffers)
         raise codec.decode_error(frame.body)
 
@@ -252,7 +254,8 @@ class _Core:
         except Exception as error:
             error.add_note(f"while pickling the arguments of {name!r} for {self.address}")
             raise
-        self._check_size(name, body, buffers)
+        if buffers or len(body) > self.options.max_message_bytes:
+            self._check_size(name, body, buffers)
         return body, buffers
 
     def _check_size(self, name: str, body: Buffer, buffers: Sequence[Buffer]) -> None:
@@ -272,10 +275,8 @@ class _Core:
         while True:
             connection, fresh = self._check_out(name, deadline)
             try:
-                connection.send(parts)
                 # The kernel keeps the usual time limit; only what began late or takes several reads must be counted.
-                frames = [] if fresh or self._stopped else connection.receive_all()
-                frame = frames[0] if frames else connection.receive(deadline)
+                frame = connection.exchange(parts, deadline, counted=fresh or self._stopped)
             except NotDelivered as error:
                 self._drop(connection)
                 if fresh or self._stopped or self._closed:
@@ -290,8 +291,12 @@ class _Core:
                 self._drop(connection)  # KeyboardInterrupt: the reply may still come, and belongs to nobody
                 raise
             else:
-                self._check_in(connection)
-                check_result(frame, name, self.address, self.options.max_message_bytes)
+                self._busy.discard(connection)
+                self._idle.append(connection)
+                if self._closed:
+                    self._close_idle()
+                if frame.size > self.options.max_message_bytes:
+                    check_result(frame, name, self.address, self.options.max_message_bytes)
                 return frame
 
     def _overdue(self, name: str) -> errors.CourierError:
@@ -321,7 +326,7 @@ class _Core:
             except IndexError:
                 break  # another thread took it
             self._busy.add(connection)
-            if connection.usable:
+            if not connection.readable():  # else there is an end to be read: nothing is owed to us
                 return connection, False
             self._drop(connection)
         try:
@@ -335,13 +340,6 @@ class _Core:
             # The stop may have come between connecting and `add`, and not have seen this connection.
             connection.set_timeout(AFTER_STOP_S)
         return connection, True
-
-    def _check_in(self, connection: Connection) -> None:
-        self._busy.discard(connection)
-        if self._closed:
-            connection.close()
-        else:
-            self._idle.append(connection)
 
     def _drop(self, connection: Connection) -> None:
         self._busy.discard(connection)
@@ -447,11 +445,14 @@ class _Core:
             self._unsubscribe()
         for connection in list(self._busy):
             connection.shutdown()  # closed by the thread that uses it
+        self._close_idle()
+        if self._channel is not None:
+            self._channel.close(wait=wait)
+
+    def _close_idle(self) -> None:
         while self._idle:
             with contextlib.suppress(IndexError):
                 self._idle.pop().close()
-        if self._channel is not None:
-            self._channel.close(wait=wait)
 
     def __del__(self) -> None:
         # Here and not in Client: a method taken from a client works on when that is gone.

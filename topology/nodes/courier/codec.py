@@ -66,7 +66,7 @@ def encode(value: object) -> Payload:
 
 def decode(body: Buffer, buffers: Sequence[Buffer]) -> Any:
     """The object that `encode` was given. Arrays share memory with `buffers` and are writable if those are."""
-    return pickle.loads(body, buffers=buffers)
+    return pickle.loads(body, buffers=buffers) if buffers else pickle.loads(body)
 
 
 def encode_call(args: tuple[object, ...], kwargs: dict[str, object]) -> Payload:

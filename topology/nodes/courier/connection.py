@@ -44,7 +44,7 @@ class Connection:
         Denied: somebody does, with another secret.
     """
 
-    __slots__ = ("_decoder", "_frames", "_timeout_s", "sock")
+    __slots__ = ("_decoder", "_frames", "_readable", "sock")
 
     def __init__(
         self,
@@ -58,7 +58,8 @@ class Connection:
         self.sock = transport.connect(address, deadline.remaining())
         self._decoder = Decoder(max_bytes, codec.allocate)
         self._frames: list[Frame] = []
-        self._timeout_s: float | None = None
+        self._readable = select.poll()
+        self._readable.register(self.sock, select.POLLIN)
         try:
             if address.scheme == "tcp":
                 self._shake_hands(secret, deadline)
@@ -69,7 +70,6 @@ class Connection:
 
     def set_timeout(self, timeout_s: float | None) -> None:
         """Limits every operation on the connection from now on."""
-        self._timeout_s = timeout_s
         seconds = 0.0 if timeout_s is None else max(timeout_s, 1e-6)
         value = struct.pack("ll", int(seconds), round(seconds % 1 * 1e6))
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, value)
@@ -91,16 +91,25 @@ class Connection:
             except WireError as error:
                 raise Denied(str(error)) from error
 
-    @property
-    def usable(self) -> bool:
-        """Whether an idle connection still is what it was: nothing to read, not even an end."""
-        try:
-            self.sock.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+    def readable(self) -> bool:
+        """Whether there is something to read now: data, an end or an error."""
+        return bool(self._readable.poll(0))
+
+    def exchange(self, parts: list[Buffer], deadline: Deadline | None, *, counted: bool) -> Frame:
+        """Sends a frame and blocks for the next one to come.
+
+        Args:
+            parts: of the frame.
+            deadline: for the reply.
+            counted: whether the first read is held to `deadline` too, or to the connection's usual limit only.
+
+        Raises:
+            What `send` and `receive` raise.
+        """
+        self.send(parts)
+        if not counted:
+            self._receive_more(None)
+        return self._frames.pop() if self._frames else self.receive(deadline)
 
     def send(self, parts: list[Buffer]) -> None:
         """Sends a whole frame.
@@ -173,9 +182,7 @@ class Connection:
     def wait_readable(self, deadline: Deadline) -> None:
         """Blocks until there is something to read. Raises `TimedOut` at the deadline."""
         remaining = deadline.remaining()
-        poll = select.poll()
-        poll.register(self.sock.fileno(), select.POLLIN)
-        if not poll.poll(None if remaining is None else remaining * 1e3):
+        if not self._readable.poll(None if remaining is None else remaining * 1e3):
             raise TimedOut
 
     def shutdown(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any, final
 from topology import errors
 from topology.nodes.courier import codec, transport
 from topology.nodes.courier.handshake import Denied, ServerHandshake
-from topology.nodes.courier.methods import Method
+from topology.nodes.courier.methods import FAST_S, Method
 from topology.nodes.courier.peer import Peer
 from topology.nodes.courier.poller import READ, WRITE, Poller
 from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, payload_bytes
@@ -52,7 +52,10 @@ class ServerOptions:
                 raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
 
 
-Request = tuple[Peer, Frame, Method]
+Request = tuple[Peer, Frame, Method, bool]
+"""What is to be run, for whom, and whether it is counted as under way."""
+
+_REQUEST, _REPLY = int(Kind.REQUEST), int(Kind.REPLY)  # an enum's attributes are slow to look up
 
 
 @final
@@ -79,10 +82,13 @@ class Engine:
         self._bell, self._bell_end = socket.socketpair()
         self._stopping = False
         self._peers: dict[int, Peer] = {}
-        # Only the leader touches these three; they are here so that a new leader goes on where the old one was.
+        # Only the leader touches these; they are here so that a new leader goes on where the old one was.
         self._ready: deque[tuple[int, int]] = deque()
         self._arrived: deque[tuple[Peer, Frame]] = deque()
         self._unproven: dict[int, float] = {}
+        self._held: list[Buffer] = []
+        self._held_for: Peer | None = None
+        self._held_since = 0.0
         # Leadership: who acquires this lock leads until it is released, by the leader or by the watchdog.
         self._baton = threading.Lock()
         self._inline: list[tuple[Method, float]] = []  # the handler that the leader runs; whoever pops it may go on
@@ -209,6 +215,7 @@ class Engine:
 
     def _lead(self) -> Request | None:
         """Serves as leader until a slow request comes; returns it, or None at the end, having passed leadership on."""
+        self._send_held()  # of a leader that got stuck
         while not self._stopping:
             if self._arrived:
                 leads, request = self._serve(*self._arrived.popleft())
@@ -217,8 +224,10 @@ class Engine:
             elif self._ready:
                 self._take(*self._ready.popleft())
             else:
+                if self._held:
+                    self._send_held()
                 self._turns += 1
-                self._ready.extend(self._poller.wait(self._patience()))
+                self._ready += self._poller.wait(self._patience() if self._unproven else None)
         self._baton.release()
         return None
 
@@ -227,49 +236,89 @@ class Engine:
         request = self._route(peer, frame)
         while request is not None:
             if not request[2].fast:
+                self._send_held()
                 self._promote()
                 return False, request
-            if not self._run_inline(request):
-                return False, self._next()
+            leads = self._run_inline(request)
             request = self._next()
+            if not leads:
+                return False, request
         return True, None
 
     def _run_inline(self, request: Request) -> bool:
         """Runs a handler as leader; returns whether this thread still leads."""
         if not self._watching:
             self._watch.set()
-        self._inline.append((request[2], time.monotonic()))
-        self._run(request)
+        began = time.monotonic()
+        self._inline.append((request[2], began))
+        parts = self._perform(request)
+        ended = time.monotonic()
+        request[2].took(ended - began)
         try:
             self._inline.pop()
         except IndexError:  # the watchdog was here
+            self._reply(request, parts)
             return False
+        if parts is not None:
+            self._reply_or_hold(request, parts, ended)
         return True
+
+    def _reply_or_hold(self, request: Request, parts: list[Buffer], now: float) -> None:
+        """Sends a reply; a small one that others of the same client will follow at once goes together with them."""
+        peer, _, _, counted = request
+        if self._held and (self._held_for is not peer or now - self._held_since > FAST_S):
+            self._send_held()
+        if len(parts) == 1 and self._arrived and self._arrived[0][0] is peer:
+            if not self._held:
+                self._held_for, self._held_since = peer, now
+            self._held += parts
+        elif self._held:
+            self._held += parts
+            self._send_held()
+        else:
+            peer.send(parts)
+        if counted:
+            peer.settle(request[1].size)
+
+    def _send_held(self) -> None:
+        if self._held and self._held_for is not None:
+            parts, self._held = self._held, []
+            self._held_for.send([b"".join(parts)])
 
     def _route(self, peer: Peer, frame: Frame) -> Request | None:
         """Deals with a frame; a request that can run now is returned, one that cannot is queued."""
         kind = frame.kind
         if peer.handshake is not None:
             self._shake_hands(peer, peer.handshake, frame)
-        elif kind == Kind.REQUEST:
+        elif kind == _REQUEST:
             method = self._methods.get(frame.name) or self._methods.get("*")
-            if frame.size > self._options.max_message_bytes:
-                self._refuse(peer, frame, self._too_large(frame.name, "arguments", frame.size))
-            elif method is None:
+            if method is None:
                 self._refuse(peer, frame, self._not_found(frame.name))
+            elif frame.size > self._options.max_message_bytes:
+                self._refuse(peer, frame, self._too_large(frame.name, "arguments", frame.size))
             else:
-                peer.admit(frame.size)
-                with self._lock:
-                    if self._active < self._size:
-                        self._active += 1
-                        return peer, frame, method
-                    self._backlog.append((peer, frame, method))
-                self._watch.set()
+                return self._admit(peer, frame, method)
         elif kind == Kind.CANCEL:
             self._cancel(peer, frame.id)
         elif kind == Kind.LIST:
             body, buffers = codec.encode(sorted(self._methods))
             peer.send(encode(Kind.REPLY, frame.id, b"", body, buffers))
+        return None
+
+    def _admit(self, peer: Peer, frame: Frame, method: Method) -> Request | None:
+        counted = not method.fast or method.asynchronous  # others are answered before anything else is read
+        with self._lock:
+            runs = self._active < self._size
+            if runs:
+                self._active += 1
+            else:
+                counted = True
+                self._backlog.append((peer, frame, method, True))
+        if counted:
+            peer.admit(frame.size)
+        if runs:
+            return peer, frame, method, counted
+        self._watch.set()
         return None
 
     def _refuse(self, peer: Peer, frame: Frame, error: errors.CourierError) -> None:
@@ -364,8 +413,6 @@ class Engine:
 
     def _patience(self) -> float | None:
         """How long the leader may wait: connections that never prove themselves are dropped in time."""
-        if not self._unproven:
-            return None
         now = time.monotonic()
         for fd, expires in list(self._unproven.items()):
             if expires > now:
@@ -378,9 +425,15 @@ class Engine:
     # --- handlers ------------------------------------------------------------------------------------------------
 
     def _run(self, request: Request) -> None:
-        """Runs a handler in this thread and sends its reply, or has it sent when its future is done."""
-        peer, frame, method = request
+        """Runs a handler in a thread of the pool and sends its reply."""
         began = time.monotonic()
+        parts = self._perform(request)
+        request[2].took(time.monotonic() - began)
+        self._reply(request, parts)
+
+    def _perform(self, request: Request) -> list[Buffer] | None:
+        """Runs a handler; returns its reply, or None when that will be sent once a future is done."""
+        peer, frame, method, _ = request
         try:
             if method.raw:
                 result = method.function(frame.name, frame.body, frame.buffers)
@@ -389,24 +442,29 @@ class Engine:
                 result = method.function(*args, **kwargs)
             if method.asynchronous:
                 self._reply_later(peer, frame, method, result)
-                method.took(time.monotonic() - began)
-                return
-            parts = self._encode_reply(frame, method, result)
+                return None
+            return self._encode_reply(frame, method, result)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises belongs to its caller
             method.errors += 1
-            parts = encode(Kind.ERROR, frame.id, b"", *codec.encode_error(error))
+            return encode(Kind.ERROR, frame.id, b"", *codec.encode_error(error))
+
+    def _reply(self, request: Request, parts: list[Buffer] | None) -> None:
+        peer, frame, _, counted = request
+        if parts is None:
+            return
         peer.send(parts)
-        peer.settle(frame.size)
-        method.took(time.monotonic() - began)
+        if counted:
+            peer.settle(frame.size)
 
     def _encode_reply(self, frame: Frame, method: Method, result: Any) -> list[Buffer]:
         if method.raw:
             return encode(result.kind, frame.id, b"", result.body, result.buffers)
         body, buffers = codec.encode(result)
-        size = payload_bytes(body, buffers)
-        if size > self._options.max_message_bytes:
-            raise self._too_large(frame.name, "results", size)
-        return encode(Kind.REPLY, frame.id, b"", body, buffers)
+        if buffers or len(body) > self._options.max_message_bytes:
+            size = payload_bytes(body, buffers)
+            if size > self._options.max_message_bytes:
+                raise self._too_large(frame.name, "results", size)
+        return encode(_REPLY, frame.id, b"", body, buffers)
 
     def _reply_later(self, peer: Peer, frame: Frame, method: Method, future: Future[Any]) -> None:
         def reply(done: Future[Any]) -> None:
@@ -469,7 +527,7 @@ class Engine:
             self._inline.pop()
         except IndexError:
             return  # there is none, or it has just finished
-        method.blocked(took_s)
+        method.blocked()
         self._promote()
 
     def _grow(self) -> None:

@@ -14,6 +14,7 @@ FAST_S = 200e-6
 """A method that usually takes less is run by the thread that read the request: handing over would cost as much."""
 
 _WEIGHT = 0.25  # of the latest call in the average
+_MOST_S = 10 * FAST_S
 
 
 def asynchronous(function: _F) -> _F:
@@ -51,17 +52,18 @@ class Method:
         self.errors = 0
 
     def took(self, seconds: float) -> None:
-        """Learns from one call."""
+        """Learns from one call. An outlier counts for a little: the machine may have been busy elsewhere."""
         self.calls += 1
+        seconds = min(seconds, _MOST_S)
         if self.average_s is None:
             self.average_s = seconds
         else:
             self.average_s += _WEIGHT * (seconds - self.average_s)
         self.fast = self.asynchronous or self.average_s < FAST_S
 
-    def blocked(self, seconds: float) -> None:
+    def blocked(self) -> None:
         """Learns at once that a call that was thought to be fast is not."""
-        self.average_s = max(seconds, self.average_s or 0.0, 50 * FAST_S)
+        self.average_s = _MOST_S
         self.fast = False
 
 
