@@ -13,8 +13,8 @@ from topology.context import NodeContext
 import jax
 before = jax.config.jax_platforms
 prepare_jax(NodeContext(label="actor", index=0, launch_type={launch_type!r}), accelerator={accelerator})
-changed = jax.config.jax_platforms != before
-print(os.environ["XLA_FLAGS"], "|", jax.config.jax_platforms if changed else "as it was", "|", jax.devices()[0].platform)
+platforms = jax.config.jax_platforms if jax.config.jax_platforms != before else "as it was"
+print(os.environ["XLA_FLAGS"], "|", platforms, "|", jax.devices()[0].platform)
 """
 
 

@@ -23,7 +23,9 @@ class Source:
 
     def __init__(self, best):
         network = make_network(SPEC, (4,))
-        self.params = jax.tree.map(np.zeros_like, network.init(jax.random.key(0), np.zeros((1, 10, 5), np.float32)))
+        self.params = jax.tree.map(
+            np.zeros_like, jax.jit(network.init)(jax.random.key(0), np.zeros((1, 10, 5), np.float32))
+        )
         self.version = 0
         self.prefer(best)
 
@@ -79,9 +81,10 @@ def test_images_pass_convolutions():
     images = SPEC._replace(observations=specs.BoundedArray((36, 36, 2), np.uint8, 0, 255))
     network = make_network(images, (16,))
     assert network.is_image
-    params = network.init(jax.random.key(0), np.zeros((1, 36, 36, 2), np.uint8))
+    images = jax.ShapeDtypeStruct((5, 36, 36, 2), np.uint8)
+    params = jax.eval_shape(network.init, jax.random.key(0), images)
     assert "Conv_0" in params["params"]
-    assert network.apply(params, np.full((5, 36, 36, 2), 255, np.uint8)).shape == (5, 3)
+    assert jax.eval_shape(network.apply, params, images).shape == (5, 3)
     assert not make_network(SPEC, (16,)).is_image
 
 

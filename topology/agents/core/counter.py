@@ -67,7 +67,7 @@ class Counter:
                 self._counts[name] = self._counts.get(name, 0) + int(count)
             totals = dict(self._counts)
             due = [waiter for waiter in self._waiters if totals.get(waiter[0], 0) >= waiter[1]]
-            self._waiters = [waiter for waiter in self._waiters if waiter not in due]
+            self._waiters = [w for w in self._waiters if w not in due and not w[2].cancelled()]
         for _, _, future in due:
             if future.set_running_or_notify_cancel():
                 future.set_result(totals)
