@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -200,12 +200,13 @@ def measure_peer(options: argparse.Namespace, bar: Bar) -> float:
     return float(result["bytes_per_item" if bar.what == "memory" else "items_per_s"])
 
 
-def compare(options: argparse.Namespace, bar: Bar, peer: Callable[[], float] | None) -> bool:
-    ours, theirs = [], []
+def compare(options: argparse.Namespace, bar: Bar, *, with_peer: bool) -> bool:
+    ours: list[float] = []
+    theirs: list[float] = []
     for _ in range(options.rounds):
         ours.append(measure(bar, options.seconds))
-        if peer is not None:
-            theirs.append(peer())
+        if with_peer:
+            theirs.append(measure_peer(options, bar))
     mine = statistics.median(ours)
     line: dict[str, Any] = {"bar": bar.name, "unit": "bytes/item" if bar.what == "memory" else "items/s"}
     line["ours"] = round(mine, 1)
@@ -241,9 +242,7 @@ def main() -> int:
         return 0
     with_peer = bool(options.peers and options.peer_python)
     chosen = [bar for bar in BARS if all(word in bar.name for word in options.only or ())]
-    results = [
-        compare(options, bar, (lambda bar=bar: measure_peer(options, bar)) if with_peer else None) for bar in chosen
-    ]
+    results = [compare(options, bar, with_peer=with_peer) for bar in chosen]
     return 0 if all(results) else 1
 
 

@@ -1,4 +1,4 @@
-"""Random programs of a writer against lists: whatever is appended, skipped, sent and dropped, items hold their cells."""
+"""Random programs of a writer against lists: whatever is appended, skipped, sent, dropped, items hold their cells."""
 
 import numpy as np
 import pytest

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import cloudpickle
@@ -200,7 +200,7 @@ class TrajectoryWriter:
         """
         self._create(table, [float(priority)], trajectory, 1)
 
-    def create_items(self, table: str, priorities: Sequence[float], trajectory: Any, *, period: int = 1) -> None:
+    def create_items(self, table: str, priorities: Iterable[float], trajectory: Any, *, period: int = 1) -> None:
         """Creates an item for each priority: the last is `trajectory`, each other one `period` steps before the next.
 
         So after `append_batch` of n steps, `create_items("table", [1.0] * n, {k: v[-1:] for k, v in history.items()})`
