@@ -214,7 +214,7 @@ def _text(value: Plain) -> str:
     if structure:
         return f"{structure[0]}({', '.join(f'{name}={_text(part)}' for name, part in structure[1].items())})"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_text(part)}" for key, part in value.items()) + "}"
+        return "{" + ", ".join(f"{repr(key)[1:-1]}: {_text(part)}" for key, part in value.items()) + "}"
     if isinstance(value, list):
         return f"[{', '.join(map(_text, value))}]"
     if isinstance(value, float):

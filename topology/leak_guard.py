@@ -23,6 +23,7 @@ __all__ = ["no_leaks", "stack_of"]
 
 # Servants of the multiprocessing module, which live as long as the interpreter.
 _SERVANTS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_EXEC_S = 0.1  # a process that was just started has no command line yet
 
 
 @contextlib.contextmanager
@@ -73,8 +74,10 @@ def _leaks(before: _Possessions, deadline: Deadline, allowed: tuple[str, ...]) -
             if thread.is_alive():
                 yield f"thread {thread.name!r}{' (daemon)' if thread.daemon else ''}, now at:\n{stack_of(thread)}"
     for pid in sorted(_children() - before.children):
-        _await_end(pid, deadline)
-        if _is_running(pid):
+        _await_end(pid, Deadline(_EXEC_S))
+        if not _is_servant(pid):
+            _await_end(pid, deadline)
+        if _is_running(pid) and not _is_servant(pid):
             yield f"process {pid}: {_command(pid)}"
     if _sockets() - before.sockets:
         gc.collect()  # an unreachable socket is the garbage collector's, until it has run
@@ -91,7 +94,12 @@ def _children() -> frozenset[int]:
     for task in tasks.iterdir():
         with contextlib.suppress(OSError):  # the thread has ended meanwhile
             pids |= set(map(int, (task / "children").read_text().split()))
-    return frozenset(pid for pid in pids if not any(servant in _command(pid) for servant in _SERVANTS))
+    return frozenset(pid for pid in pids if not _is_servant(pid))
+
+
+def _is_servant(pid: int) -> bool:
+    command = _command(pid)
+    return any(servant in command for servant in _SERVANTS)
 
 
 def _command(pid: int) -> str:

@@ -204,3 +204,10 @@ def test_partial_constructors_show_and_check_their_arguments(service):
     program.add_node(lp.PyNode(functools.partial(noop, service().create_handle(), rate=3)), "a")
     assert program.graph().node("a/0").argument("rate") == 3
     assert "the argument args[0] is a handle" in program.faults()[0]
+
+
+def test_partial_constructors_get_clients_too():
+    calls = []
+    made = functools.partial(lambda *args, **kwargs: calls.append((args, kwargs)), lp.Deferred(list, "ab"), key=1)
+    lp.PyNode(made, 2, key=3).run()
+    assert calls == [((["a", "b"], 2), {"key": 3})]
