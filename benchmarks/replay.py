@@ -46,7 +46,7 @@ class Bar(NamedTuple):
     writers: int = 1
 
     @property
-    def count(self) -> int:
+    def num_items(self) -> int:
         return MEMORY_COUNTS[self.items] if self.what == "memory" else COUNTS[self.items]
 
     @property
@@ -160,7 +160,7 @@ def server(selector: str) -> Iterator[tuple[replay.Client, psutil.Process]]:
 
 def measure(bar: Bar, seconds: float) -> float:
     """Items per second, or bytes per item."""
-    count = bar.count
+    count = bar.num_items
     with server(bar.selector) as (client, process):
         write(client, bar.items, 300)
         if bar.what == "insert_batches":
@@ -194,7 +194,7 @@ def serve(selector: str) -> None:
 def measure_peer(options: argparse.Namespace, bar: Bar) -> float:
     script = str(Path(options.peers) / "reverb_peer.py")
     command = [options.peer_python, script, "--what", *bar.peer, "--items", bar.items, "--selector", bar.selector]
-    command += ["--writers", str(bar.writers), "--count", str(bar.count), "--seconds", str(options.seconds)]
+    command += ["--writers", str(bar.writers), "--count", str(bar.num_items), "--seconds", str(options.seconds)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     result = json.loads(done.stdout.splitlines()[-1])
     return float(result["bytes_per_item" if bar.what == "memory" else "items_per_s"])
