@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from topology import errors
 from topology.nodes.courier import CacheOptions, Cacher, codec
 from topology.nodes.courier.cacher import Cache, Verdict
-from topology.nodes.courier.channel import RawReply
+from topology.nodes.courier.calls import RawReply
 from topology.nodes.courier.wire import Kind
 from topology.testing import Gate, ManualClock, within
 

@@ -25,7 +25,7 @@ from typing import final
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import CourierClosed, MethodNotFound, StaleError
 from topology.nodes.courier import codec
-from topology.nodes.courier.channel import RawReply
+from topology.nodes.courier.calls import RawReply
 from topology.nodes.courier.client import Client, raw_caller
 from topology.nodes.courier.keys import canonical_key
 from topology.nodes.courier.server import Server

@@ -19,7 +19,8 @@ from topology import errors
 from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.context import StopToken, try_get_context
 from topology.nodes.courier import codec, transport
-from topology.nodes.courier.channel import AFTER_STOP_S, Channel, RawReply, check_result
+from topology.nodes.courier.calls import RawReply, check_result
+from topology.nodes.courier.channel import AFTER_STOP_S, Channel
 from topology.nodes.courier.connection import Connection, NotDelivered, TimedOut, broken
 from topology.nodes.courier.handshake import Denied
 from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, payload_bytes
@@ -246,7 +247,7 @@ class _Core:
     def submit_raw(self, name: str, body: Buffer, buffers: Sequence[Buffer]) -> Future[RawReply]:
         """Like `submit` for arguments that are serialised; the future gives the reply as it came, errors included."""
         self._check_size(name, body, buffers)
-        return self._get_channel().submit_raw(name, body, buffers)
+        return self._get_channel().submit(name, body, buffers, raw=True)
 
     def _encode(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> codec.Payload:
         try:

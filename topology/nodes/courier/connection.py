@@ -95,6 +95,11 @@ class Connection:
         """Whether there is something to read now: data, an end or an error."""
         return bool(self._readable.poll(0))
 
+    def poller(self, bell: socket.socket) -> select.poll:
+        """Waits for something to read here or a ring of `bell`; registered once, for the reader of a channel."""
+        self._readable.register(bell, select.POLLIN)
+        return self._readable
+
     def exchange(self, parts: list[Buffer], deadline: Deadline | None, *, counted: bool) -> Frame:
         """Sends a frame and blocks for the next one to come.
 

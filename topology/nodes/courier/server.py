@@ -27,7 +27,7 @@ from typing import Any, Self
 
 from topology import errors
 from topology.nodes.courier import transport
-from topology.nodes.courier.channel import RawReply
+from topology.nodes.courier.calls import RawReply
 from topology.nodes.courier.engine import Engine, ServerOptions
 from topology.nodes.courier.methods import Method, public_methods
 from topology.nodes.courier.wire import Buffer
