@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self, final
 
 from launch import at_exit, signals
+from launch.aside import call_aside
 from launch.engine import Backend, Engine
 from launch.outcome import Outcome, node_failed
 from launch.recorder import Recorder
@@ -212,8 +213,7 @@ class Run:
         self._engine.post(StopRequested(reason))
 
     def _tell_script(self, reason: str) -> None:
-        """Sets the script's stop token in a thread of its own: stop handlers are code of users, and may block."""
-        threading.Thread(target=self._stop.set, args=(reason,), name=f"stop of {self.run_id}", daemon=True).start()
+        call_aside(lambda: self._stop.set(reason), f"stop of {self.run_id}")
 
     def interrupt(self, reason: str, *, now: bool = False) -> None:
         """Ctrl-C: the first stops the program, the second (or `now`) at once. Safe in a signal handler."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import final
 
+from launch.aside import call_aside
 from launch.outcome import Outcome, outcome_of
 from launch.plan import LaunchOptions, Plan, PlannedNode, make_plan
 from launch.run import Run
@@ -164,13 +165,11 @@ class _ThreadBackend:
 
 
 def _tell(context: NodeContext, reason: str) -> None:
-    """Sets a node's stop token in a thread of its own: stop handlers are code of users, and may block."""
-
     def tell() -> None:
         with bind_context(context):
             context.stop.set(reason)
 
-    threading.Thread(target=tell, name=f"stop of {context.name}", daemon=True).start()
+    call_aside(tell, f"stop of {context.name}")
 
 
 def _position(thread: threading.Thread) -> tuple[FrameType, int] | None:

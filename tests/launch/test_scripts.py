@@ -55,6 +55,7 @@ def test_a_script_goes_on_after_wait_and_exits_with_0(run_script: RunScript, kin
     assert left_processes() == []
 
 
+@pytest.mark.skipif(sys.version_info[:3] in ((3, 12, 0), (3, 12, 1)), reason="starts no thread once the script ended")
 @pytest.mark.parametrize("kind", KINDS)
 def test_launch_as_the_last_line_lasts_as_long_as_the_program(run_script: RunScript, kind: str) -> None:
     code, output = run_script(
