@@ -44,31 +44,40 @@ def wait_for(run: _Waitable) -> None:
 
 def _finish() -> None:
     runs = [run for pid, run in _runs if pid == os.getpid()]
-    failures: list[BaseException] = []
+    code = 0
     for run in runs:
+        code = _end(run) or code
+    failures = [failure for run in runs if (failure := run.unreported_failure()) is not None]
+    if (failures or code) and not _script_failed():
+        _exit_with(failures, code or 1)
+
+
+def _end(run: _Waitable) -> int:
+    """Blocks until the run has ended; the exit code that a signal asks for meanwhile, or 0."""
+    try:
         if _script_failed():
             run.stop("the script that launched the program failed")
         elif hasattr(sys, "ps1"):  # nobody waits for a program at the end of a notebook or a prompt
             run.stop("the interactive session ended")
         else:
             run.wait(raise_error=False)
-        failure = run.unreported_failure()
-        if failure is not None:
-            failures.append(failure)
-    if failures and not _script_failed():
-        _exit_with(failures)
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
+    return 0
 
 
 def _script_failed() -> bool:
     return getattr(sys, "last_exc", None) is not None or getattr(sys, "last_value", None) is not None
 
 
-def _exit_with(failures: list[BaseException]) -> None:
-    """Prints the failures and ends with exit code 1, after everybody else's exit functions."""
+def _exit_with(failures: list[BaseException], code: int) -> None:
+    """Prints the failures and ends the process, after everybody else's exit functions."""
     for failure in failures:
         traceback.print_exception(failure)
     atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter calls at its end
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
-    os._exit(1)
+    os._exit(code)
