@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from topology.agents.core.checkpoint import Checkpointer
+from topology.errors import ProgramError
 
 
 def state(value):
@@ -35,9 +36,14 @@ def test_a_save_that_was_killed_half_way_is_not_seen(tmp_path):
     again.close()
 
 
-def test_the_state_of_another_network_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "other",
+    [{"w": jnp.zeros((4,)), "n": (jnp.int32(0),)}, {"v": jnp.zeros((3,)), "n": (jnp.int32(0),)}],
+    ids=["shape", "names"],
+)
+def test_the_state_of_another_network_is_refused(tmp_path, other):
     keeper = Checkpointer(tmp_path)
     keeper.save(1, state(1))
-    with pytest.raises(ValueError, match=r"(?i)shape|structure|match"):
-        keeper.restore({"w": jnp.zeros((4,)), "other": jnp.int32(0)})
+    with pytest.raises(ProgramError, match="give the run another directory"):
+        keeper.restore(other)
     keeper.close()

@@ -1,5 +1,7 @@
 """The learner: updates, target network, priorities, names, resuming."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
@@ -197,3 +199,26 @@ def test_it_saves_in_between(make_learner, tmp_path, clock):
 
     make_learner(Moving([make_batch()] * 2), checkpointer=Checkpointer(tmp_path)).run()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "6"]
+
+
+def test_a_state_fits_a_run_of_another_length(make_learner, tmp_path):
+    make_learner([make_batch()], checkpointer=Checkpointer(tmp_path)).run()
+    endless = DQNConfig(**{**vars(CONFIG), "max_actor_steps": None})
+    learner = make_learner([], config=endless, checkpointer=Checkpointer(tmp_path))
+    assert learner.steps == 3
+    learner.close()
+
+
+def test_the_learning_rate_falls_to_its_end():
+    network = make_network(SPEC, CONFIG.hidden_sizes)
+    config = DQNConfig(**{**vars(CONFIG), "final_learning_rate": 1e-9, "max_actor_steps": 1000, "min_replay_size": 999})
+    assert config.num_updates == round(32 / 4)
+    update, batch = make_update(network, config), make_batch()
+    states = [make_initial_state(network, SPEC, config, 1)]
+    for _ in range(4):
+        states.append(update(states[-1], batch.data, batch.probabilities)[0])
+    moved = [
+        not np.allclose(*(s.params["params"]["Dense_1"]["bias"] for s in pair), atol=1e-6)
+        for pair in itertools.pairwise(states)
+    ]
+    assert moved == [True, True, True, False]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, final
 
+from topology.errors import ProgramError
+
 __all__ = ["Checkpointer"]
 
 
@@ -28,7 +30,8 @@ class Checkpointer:
             max_to_keep=max_to_keep, enable_async_checkpointing=False, create=True, cleanup_tmp_directories=True
         )
         self._ocp = ocp
-        self._manager = ocp.CheckpointManager(Path(directory).absolute(), options=options)
+        self._directory = Path(directory).absolute()
+        self._manager = ocp.CheckpointManager(self._directory, options=options)
 
     def save(self, step: int, state: Any) -> None:
         """Saves `state` as that of `step`, unless that is there already. Blocks until it is on disk."""
@@ -39,12 +42,18 @@ class Checkpointer:
         """The newest state, with the structure and shapes of `like`; None when there is none.
 
         Raises:
-            ValueError: the state on disk has another structure, e.g. that of another network.
+            ProgramError: the state on disk does not fit, e.g. it is that of another network, or cannot be read.
         """
         step = self._manager.latest_step()
         if step is None:
             return None
-        return self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
+        try:
+            return self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
+        except (ValueError, KeyError, TypeError, OSError) as error:
+            raise ProgramError(
+                f"The learner's state in {self._directory / str(step)} does not fit this program: {error}\n"
+                "Go on with the settings it was made with (environment, network), or give the run another directory."
+            ) from error
 
     def close(self) -> None:
         """Ends the threads that Orbax keeps."""

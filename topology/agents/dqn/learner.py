@@ -51,9 +51,10 @@ Update = Callable[[TrainingState, Transition, Any], tuple[TrainingState, UpdateO
 
 
 def _make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
-    rate = config.learning_rate
+    # A schedule in any case, so that a state fits also a run of another length.
+    rate = optax.constant_schedule(config.learning_rate)
     if config.num_updates is not None:
-        rate = optax.linear_schedule(rate, config.final_learning_rate, config.num_updates)
+        rate = optax.linear_schedule(config.learning_rate, config.final_learning_rate, config.num_updates)
     return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 
 
