@@ -91,3 +91,12 @@ def run_commands(document: Path, folder: Path, *, slow: bool, timeout_s: float) 
             check=False,
         )
         assert done.returncode == 0, f"{document.name}: {command}\n{done.stdout}\n{done.stderr}"
+
+
+def test_the_picture_in_the_readme_is_the_program() -> None:
+    from topology.agents.dqn.config import DQNConfig
+    from topology.agents.dqn.program import dqn
+
+    assert (ROOT / "docs/images/dqn.svg").read_text() == dqn(DQNConfig()).graph().to_svg(), (
+        "run: topology graph dqn --format svg --output docs/images/dqn.svg"
+    )
