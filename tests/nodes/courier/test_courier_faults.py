@@ -206,7 +206,7 @@ def test_the_stop_wakes_calls_that_wait_for_a_server(stop, new_client):
 
 
 def test_a_call_after_the_stop_is_bounded(stop, server, new_client, monkeypatch):
-    monkeypatch.setattr("topology.nodes.courier.client.AFTER_STOP_S", 0.1)
+    monkeypatch.setattr("topology.nodes.courier.core.AFTER_STOP_S", 0.1)
     monkeypatch.setattr("topology.nodes.courier.channel.AFTER_STOP_S", 0.1)
     gate = Gate()
     server.bind("hang", gate)
@@ -390,6 +390,60 @@ def _arguments(*args):
     import pickle
 
     return pickle.dumps((args, {}))
+
+
+@pytest.mark.parametrize("size", [10_000, 3_000_000])
+def test_more_in_both_directions_than_any_buffer_holds_does_not_deadlock(server, new_client, size):
+    client = new_client(server)
+    array = np.zeros(size, np.uint8)
+
+    def flood():
+        return sum(len(f.result(30)) for f in [client.futures.echo(array) for _ in range(40_000_000 // size)])
+
+    floods = [in_thread(flood) for _ in range(2)]
+    assert [flood.result(30) for flood in floods] == [40_000_000 // size * size] * 2
+
+
+def test_calls_made_by_callbacks_in_numbers_do_not_deadlock(server, new_client):
+    client = new_client(server, max_in_flight=4)
+    array = np.zeros(200_000, np.uint8)
+    done = threading.Semaphore(0)
+
+    def again(_):
+        client.futures.echo(array).add_done_callback(lambda _: done.release())
+
+    for _ in range(100):
+        client.futures.echo(array).add_done_callback(again)
+    for _ in range(100):
+        assert done.acquire(timeout=20)
+
+
+def test_an_array_may_be_changed_as_soon_as_the_call_is_made(new_server, new_client):
+    server = new_server()
+    server.bind("total", lambda x: int(x.sum()))
+    client = new_client(server)
+    array = np.ones(100_000, np.uint8)
+    early = [client.futures.total(array) for _ in range(3)]  # nobody is there to send it to
+    array[:] = 0
+    server.start()
+    assert [future.result(20) for future in early] == [100_000] * 3
+    for value in range(50):
+        array[:] = value
+        early.append(client.futures.total(array))
+    assert [future.result(20) for future in early[3:]] == [100_000 * value for value in range(50)]
+
+
+def test_calls_of_one_thread_arrive_in_the_order_they_were_made(new_server, new_client):
+    server = new_server(thread_pool_size=1)
+    seen = []
+    server.bind("see", lambda number, payload: seen.append(number))
+    server.start()
+    client = new_client(server)
+    small, large = b"x", np.zeros(100_000, np.uint8)
+    futures = [client.futures.see(number, large if number % 7 == 0 else small) for number in range(500)]
+    for future in futures:
+        future.result(20)
+    assert seen == list(range(500))
 
 
 # --- strangers ------------------------------------------------------------------------------------------------------

@@ -15,16 +15,14 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, final
+from typing import final
 
 from topology import errors
 from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.nodes.courier.calls import CallFuture
 from topology.nodes.courier.connection import Connection, NotDelivered, TimedOut, broken
+from topology.nodes.courier.options import ClientOptions
 from topology.nodes.courier.wire import Buffer, Kind, WireError, encode, payload_bytes
-
-if TYPE_CHECKING:
-    from topology.nodes.courier.client import ClientOptions
 
 __all__ = ["AFTER_STOP_S", "Channel"]
 

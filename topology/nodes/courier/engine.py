@@ -8,19 +8,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, final
 
-from topology import errors
-from topology.nodes.courier import codec, transport
-from topology.nodes.courier.handshake import Denied, ServerHandshake
+from topology.nodes.courier.handlers import Handlers, Request
 from topology.nodes.courier.methods import FAST_S, Method
+from topology.nodes.courier.options import ServerOptions
 from topology.nodes.courier.peer import Peer
 from topology.nodes.courier.poller import READ, WRITE, Poller
-from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, payload_bytes
+from topology.nodes.courier.reception import Reception
+from topology.nodes.courier.transport import Listener
+from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError
 
-__all__ = ["Engine", "ServerOptions"]
+__all__ = ["Engine"]
 
 _logger = logging.getLogger(__name__)
 
@@ -29,33 +28,9 @@ _MAX_THREADS = 256
 _TICK_S = 0.005  # of the watchdog: how long a mispredicted handler may hold up others
 _LINGER_TICKS = 100  # without traffic, before the watchdog goes to sleep
 _STARVED_S = 0.5
-_HANDSHAKE_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerOptions:
-    """Limits of a server.
-
-    Attributes:
-        max_message_bytes: largest request accepted, and largest result sent.
-        max_in_flight: requests under way of one connection above which it is not read from.
-        max_in_flight_bytes: the same in bytes, of requests under way and replies not yet taken by the client.
-    """
-
-    max_message_bytes: int = 8 << 30
-    max_in_flight: int = 1024
-    max_in_flight_bytes: int = 1 << 30
-
-    def __post_init__(self) -> None:
-        for name in ("max_message_bytes", "max_in_flight", "max_in_flight_bytes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: must be at least 1")
-
-
-Request = tuple[Peer, Frame, Method, bool]
-"""What is to be run, for whom, and whether it is counted as under way."""
-
-_REQUEST, _REPLY = int(Kind.REQUEST), int(Kind.REPLY)  # an enum's attributes are slow to look up
+_REQUEST = int(Kind.REQUEST)  # an enum's attributes are slow to look up
 
 
 @final
@@ -65,27 +40,23 @@ class Engine:
     def __init__(
         self,
         name: str,
-        listener: transport.Listener,
+        listener: Listener,
         methods: dict[str, Method],
         options: ServerOptions,
         pool: int | None,
         secret: bytes,
     ) -> None:
         self._name = name
-        self._listener = listener
-        self._methods = methods
-        self._options = options
-        self._secret = secret
+        self._handlers = Handlers(name, methods, options)
         self._size = pool or _DEFAULT_THREADS
         self._max_size = pool or _MAX_THREADS
         self._poller = Poller()
         self._bell, self._bell_end = socket.socketpair()
+        self._reception = Reception(name, listener, self._poller, options, secret)
         self._stopping = False
-        self._peers: dict[int, Peer] = {}
         # Only the leader touches these; they are here so that a new leader goes on where the old one was.
         self._ready: deque[tuple[int, int]] = deque()
         self._arrived: deque[tuple[Peer, Frame]] = deque()
-        self._unproven: dict[int, float] = {}
         self._held: list[Buffer] = []
         self._held_for: Peer | None = None
         self._held_since = 0.0
@@ -107,7 +78,7 @@ class Engine:
 
     def start(self) -> None:
         self._poller.add(self._bell.fileno(), READ)
-        self._poller.add(self._listener.socket.fileno(), READ)
+        self._reception.open()
         self._spawn(self._watchdog, "watchdog")
         self._add_follower()
 
@@ -134,7 +105,7 @@ class Engine:
         self._bell_end.send(b"\0")
         self._end.set()
         self._watch.set()
-        for peer in list(self._peers.values()):
+        for peer in list(self._reception.peers.values()):
             peer.close()
         with self._lock:
             self._backlog.clear()
@@ -150,14 +121,14 @@ class Engine:
 
     def _close(self) -> None:
         """The last thread is leaving: nobody uses these any more."""
-        for peer in list(self._peers.values()):
+        for peer in list(self._reception.peers.values()):
             peer.close()
         self._bell.close()
         self._bell_end.close()
         self._poller.close()
 
     def forget(self) -> None:
-        for peer in list(self._peers.values()):
+        for peer in list(self._reception.peers.values()):
             peer.sock.close()
         self._bell.close()
         self._bell_end.close()
@@ -165,7 +136,7 @@ class Engine:
 
     def stats(self) -> dict[str, Any]:
         return {
-            "connections": len(self._peers),
+            "connections": len(self._reception.peers),
             "threads": sum(thread.is_alive() for thread in self._threads),
             "running": self._active,
             "queued": len(self._backlog),
@@ -227,7 +198,7 @@ class Engine:
                 if self._held:
                     self._send_held()
                 self._turns += 1
-                self._ready += self._poller.wait(self._patience() if self._unproven else None)
+                self._ready += self._poller.wait(self._reception.patience())
         self._baton.release()
         return None
 
@@ -247,17 +218,17 @@ class Engine:
 
     def _run_inline(self, request: Request) -> bool:
         """Runs a handler as leader; returns whether this thread still leads."""
-        if not self._watching:
-            self._watch.set()
         began = time.monotonic()
         self._inline.append((request[2], began))
-        parts = self._perform(request)
+        if not self._watching:  # looked at after telling what we do, as the watchdog looks after falling asleep
+            self._watch.set()
+        parts = self._handlers.perform(request)
         ended = time.monotonic()
         request[2].took(ended - began)
         try:
             self._inline.pop()
         except IndexError:  # the watchdog was here
-            self._reply(request, parts)
+            self._handlers.reply(request, parts)
             return False
         if parts is not None:
             self._reply_or_hold(request, parts, ended)
@@ -289,20 +260,15 @@ class Engine:
         """Deals with a frame; a request that can run now is returned, one that cannot is queued."""
         kind = frame.kind
         if peer.handshake is not None:
-            self._shake_hands(peer, peer.handshake, frame)
+            self._reception.shake_hands(peer, peer.handshake, frame)
         elif kind == _REQUEST:
-            method = self._methods.get(frame.name) or self._methods.get("*")
-            if method is None:
-                self._refuse(peer, frame, self._not_found(frame.name))
-            elif frame.size > self._options.max_message_bytes:
-                self._refuse(peer, frame, self._too_large(frame.name, "arguments", frame.size))
-            else:
+            method = self._handlers.find(peer, frame)
+            if method is not None:
                 return self._admit(peer, frame, method)
         elif kind == Kind.CANCEL:
             self._cancel(peer, frame.id)
         elif kind == Kind.LIST:
-            body, buffers = codec.encode(sorted(self._methods))
-            peer.send(encode(Kind.REPLY, frame.id, b"", body, buffers))
+            self._handlers.list_names(peer, frame)
         return None
 
     def _admit(self, peer: Peer, frame: Frame, method: Method) -> Request | None:
@@ -321,19 +287,6 @@ class Engine:
         self._watch.set()
         return None
 
-    def _refuse(self, peer: Peer, frame: Frame, error: errors.CourierError) -> None:
-        peer.send(encode(Kind.ERROR, frame.id, b"", *codec.encode_error(error)))
-
-    def _not_found(self, name: str) -> errors.MethodNotFound:
-        known = ", ".join(sorted(self._methods)) or "nothing"
-        return errors.MethodNotFound(f"method {name} not found: server {self._name!r} exposes {known}")
-
-    def _too_large(self, name: str, what: str, size: int) -> errors.PayloadTooLarge:
-        return errors.PayloadTooLarge(
-            f"the {what} of {name!r} take {size} bytes, over the limit of {self._options.max_message_bytes}: "
-            f"send less at a time, or raise max_message_bytes of server {self._name!r}"
-        )
-
     def _cancel(self, peer: Peer, call_id: int) -> None:
         future = peer.waiting.get(call_id)
         if future is not None:
@@ -348,14 +301,11 @@ class Engine:
                 return
         peer.settle(request[1].size)
 
-    # --- sockets (leader) ----------------------------------------------------------------------------------------
-
     def _take(self, fd: int, events: int) -> None:
         """Deals with readiness of one socket."""
-        peer = self._peers.get(fd)
+        peer = self._reception.peers.get(fd)
         if peer is None:
-            if fd == self._listener.socket.fileno() and not self._listener.closed:
-                self._accept()
+            self._reception.accept(fd)
             return
         if events & WRITE:
             peer.flush()
@@ -364,129 +314,17 @@ class Engine:
                 for frame in peer.read():
                     self._arrived.append((peer, frame))
             except (EOFError, OSError):
-                self._part(peer)
+                self._reception.part(peer)
             except WireError as error:
                 _logger.warning("server %r: dropped a connection: %s", self._name, error)
-                self._part(peer)
-
-    def _part(self, peer: Peer) -> None:
-        self._peers.pop(peer.fd, None)
-        self._unproven.pop(peer.fd, None)
-        peer.close()
-
-    def _accept(self) -> None:
-        try:
-            sock = self._listener.accept()
-        except OSError as error:
-            if not self._stopping:
-                _logger.warning("server %r cannot accept a connection: %s", self._name, error)
-                time.sleep(_TICK_S)  # out of descriptors: the listener stays ready, and this must not spin
-            return
-        if sock is None:
-            return
-        tcp = self._listener.address.scheme == "tcp"
-        options = self._options
-        peer = Peer(
-            sock,
-            self._poller,
-            max_message_bytes=options.max_message_bytes,
-            max_in_flight=options.max_in_flight,
-            max_in_flight_bytes=options.max_in_flight_bytes,
-            handshake=ServerHandshake(self._secret) if tcp else None,
-        )
-        if tcp:
-            self._unproven[peer.fd] = time.monotonic() + _HANDSHAKE_TIMEOUT_S
-        self._peers[peer.fd] = peer
-        self._poller.add(peer.fd, READ)
-
-    def _shake_hands(self, peer: Peer, handshake: ServerHandshake, frame: Frame) -> None:
-        try:
-            answer = handshake.receive(frame)
-        except Denied as error:
-            _logger.warning("server %r refused a connection: %s", self._name, error)
-            peer.send(encode(Kind.DENIED, 0, b"", str(error).encode()), hang_up=True)
-            return
-        if handshake.done:
-            self._unproven.pop(peer.fd, None)
-            peer.trust()
-        peer.send(answer)
-
-    def _patience(self) -> float | None:
-        """How long the leader may wait: connections that never prove themselves are dropped in time."""
-        now = time.monotonic()
-        for fd, expires in list(self._unproven.items()):
-            if expires > now:
-                return expires - now
-            peer = self._peers.get(fd)
-            if peer is not None:
-                self._part(peer)
-        return None
-
-    # --- handlers ------------------------------------------------------------------------------------------------
+                self._reception.part(peer)
 
     def _run(self, request: Request) -> None:
         """Runs a handler in a thread of the pool and sends its reply."""
         began = time.monotonic()
-        parts = self._perform(request)
+        parts = self._handlers.perform(request)
         request[2].took(time.monotonic() - began)
-        self._reply(request, parts)
-
-    def _perform(self, request: Request) -> list[Buffer] | None:
-        """Runs a handler; returns its reply, or None when that will be sent once a future is done."""
-        peer, frame, method, _ = request
-        try:
-            if method.raw:
-                result = method.function(frame.name, frame.body, frame.buffers)
-            else:
-                args, kwargs = codec.decode(frame.body, frame.buffers)
-                result = method.function(*args, **kwargs)
-            if method.asynchronous:
-                self._reply_later(peer, frame, method, result)
-                return None
-            return self._encode_reply(frame, method, result)
-        except BaseException as error:  # noqa: BLE001 - whatever a handler raises belongs to its caller
-            method.errors += 1
-            return encode(Kind.ERROR, frame.id, b"", *codec.encode_error(error))
-
-    def _reply(self, request: Request, parts: list[Buffer] | None) -> None:
-        peer, frame, _, counted = request
-        if parts is None:
-            return
-        peer.send(parts)
-        if counted:
-            peer.settle(frame.size)
-
-    def _encode_reply(self, frame: Frame, method: Method, result: Any) -> list[Buffer]:
-        if method.raw:
-            return encode(result.kind, frame.id, b"", result.body, result.buffers)
-        body, buffers = codec.encode(result)
-        if buffers or len(body) > self._options.max_message_bytes:
-            size = payload_bytes(body, buffers)
-            if size > self._options.max_message_bytes:
-                raise self._too_large(frame.name, "results", size)
-        return encode(_REPLY, frame.id, b"", body, buffers)
-
-    def _reply_later(self, peer: Peer, frame: Frame, method: Method, future: Future[Any]) -> None:
-        def reply(done: Future[Any]) -> None:
-            peer.waiting.pop(frame.id, None)
-            if done.cancelled():
-                error: BaseException | None = errors.CourierClosed(f"{frame.name!r} was cancelled at the server")
-            else:
-                error = done.exception()
-            try:
-                if error is not None:
-                    raise error  # noqa: TRY301 - gives it a traceback
-                parts = self._encode_reply(frame, method, done.result())
-            except BaseException as caught:  # noqa: BLE001 - as in _run
-                method.errors += 1
-                parts = encode(Kind.ERROR, frame.id, b"", *codec.encode_error(caught))
-            peer.send(parts)
-            peer.settle(frame.size)
-
-        peer.waiting[frame.id] = future
-        future.add_done_callback(reply)
-        if not peer.alive:
-            future.cancel()  # the connection ended before it could be cancelled on that account
+        self._handlers.reply(request, parts)
 
     # --- the watchdog --------------------------------------------------------------------------------------------
 

@@ -28,8 +28,9 @@ from typing import Any, Self
 from topology import errors
 from topology.nodes.courier import transport
 from topology.nodes.courier.calls import RawReply
-from topology.nodes.courier.engine import Engine, ServerOptions
+from topology.nodes.courier.engine import Engine
 from topology.nodes.courier.methods import Method, public_methods
+from topology.nodes.courier.options import ServerOptions
 from topology.nodes.courier.wire import Buffer
 
 __all__ = ["Server", "ServerOptions", "bind_object", "public_methods"]

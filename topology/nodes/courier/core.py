@@ -1,0 +1,312 @@
+"""What a client does: a pool of connections with one blocking call at a time on each, and a channel for futures."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, final
+
+from topology import errors
+from topology.clock import SYSTEM_CLOCK, Deadline
+from topology.context import StopToken, try_get_context
+from topology.nodes.courier import codec, transport
+from topology.nodes.courier.calls import RawReply, check_result
+from topology.nodes.courier.channel import AFTER_STOP_S, Channel
+from topology.nodes.courier.connection import Connection, NotDelivered, TimedOut, broken
+from topology.nodes.courier.handshake import Denied
+from topology.nodes.courier.options import ClientOptions
+from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, payload_bytes
+
+__all__ = ["Core"]
+
+_logger = logging.getLogger(__name__)
+
+_REQUEST, _REPLY = int(Kind.REQUEST), int(Kind.REPLY)  # an enum's attributes are slow to look up
+
+_FIRST_RETRY_S = 0.001
+_LAST_RETRY_S = 0.05
+_SAY_SO_AFTER_S = 30.0
+
+
+@final
+class Core:
+    """What a client does, apart from names: a pool of connections, one call at a time on each, and a channel."""
+
+    def __init__(self, address: str, options: ClientOptions) -> None:
+        self.address = address
+        self.options = options
+        self._closed = False
+        self._stopped = False
+        self._token: StopToken | None = None
+        self._unsubscribe: Callable[[], None] | None = None
+        self._reset()
+        _cores.add(self)
+        self._listen_for_stop()
+
+    def _reset(self) -> None:
+        """Forgets all connections without ending them: also what a forked child does with its parent's."""
+        self._idle: deque[Connection] = deque()
+        self._busy: set[Connection] = set()
+        self._wake = threading.Event()  # set at the stop and at close
+        if self._closed or self._stopped:
+            self._wake.set()
+        self._channel: Channel | None = None
+        self._channel_lock = threading.Lock()
+
+    def forget(self) -> None:
+        """Runs in a forked child."""
+        for connection in [*self._idle, *self._busy]:
+            connection.close()
+        if self._channel is not None:
+            self._channel.forget()
+        self._reset()
+
+    # --- calls ---------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        body, buffers = self._encode(name, args, kwargs)
+        frame = self._exchange(name, encode(_REQUEST, 0, name.encode(), body, buffers))
+        if frame.kind == _REPLY:
+            return codec.decode(frame.body, frame.buffers)
+        raise codec.decode_error(frame.body)
+
+    def list_methods(self) -> list[str]:
+        frame = self._exchange("list_methods", encode(Kind.LIST, 0, b"", b""))
+        names: list[str] = codec.decode(frame.body, frame.buffers)
+        return names
+
+    def submit(self, name: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        body, buffers = self._encode(name, args, kwargs)
+        return self._get_channel().submit(name, body, buffers)
+
+    def submit_raw(self, name: str, body: Buffer, buffers: Sequence[Buffer]) -> Future[RawReply]:
+        """Like `submit` for arguments that are serialised; the future gives the reply as it came, errors included."""
+        self._check_size(name, body, buffers)
+        return self._get_channel().submit(name, body, buffers, raw=True)
+
+    def _encode(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> codec.Payload:
+        try:
+            body, buffers = codec.encode_call(args, kwargs)
+        except Exception as error:
+            error.add_note(f"while pickling the arguments of {name!r} for {self.address}")
+            raise
+        if buffers or len(body) > self.options.max_message_bytes:
+            self._check_size(name, body, buffers)
+        return body, buffers
+
+    def _check_size(self, name: str, body: Buffer, buffers: Sequence[Buffer]) -> None:
+        size = payload_bytes(body, buffers) + len(name)
+        if size > self.options.max_message_bytes:
+            raise errors.PayloadTooLarge(
+                f"the arguments of {name!r} take {size} bytes, over the limit of {self.options.max_message_bytes}: "
+                "send less at a time, or raise max_message_bytes of the client and of the server"
+            )
+
+    def _exchange(self, name: str, parts: list[Buffer]) -> Frame:
+        """Sends a request and blocks for its reply, in this thread, on a connection of its own."""
+        timeout_s = self.options.call_timeout_s
+        if self._stopped:
+            timeout_s = min(timeout_s or AFTER_STOP_S, AFTER_STOP_S)
+        deadline = Deadline(timeout_s) if timeout_s is not None else None
+        while True:
+            connection, fresh = self._check_out(name, deadline)
+            try:
+                # The kernel keeps the usual time limit; only what began late or takes several reads must be counted.
+                frame = connection.exchange(parts, deadline, counted=fresh or self._stopped)
+            except NotDelivered as error:
+                self._drop(connection)
+                if fresh or self._stopped or self._closed:
+                    raise self._failure(name, error) from error
+            except TimedOut:
+                self._drop(connection)
+                raise self._overdue(name) from None
+            except (EOFError, OSError, WireError) as error:
+                self._drop(connection)
+                raise self._failure(name, error) from error
+            except BaseException:
+                self._drop(connection)  # KeyboardInterrupt: the reply may still come, and belongs to nobody
+                raise
+            else:
+                self._busy.discard(connection)
+                self._idle.append(connection)
+                if self._closed:
+                    self._close_idle()
+                if frame.size > self.options.max_message_bytes:
+                    check_result(frame, name, self.address, self.options.max_message_bytes)
+                return frame
+
+    def _overdue(self, name: str) -> errors.CourierError:
+        if self._stopped:
+            return errors.ProgramStopped(
+                f"{name!r} at {self.address} was called after the program's stop and had no answer in {AFTER_STOP_S} s"
+            )
+        return errors.DeadlineExceeded(
+            f"Deadline Exceeded: {name!r} at {self.address} had no answer within {self.options.call_timeout_s} s; "
+            "it may still run there"
+        )
+
+    def _failure(self, name: str, error: BaseException) -> errors.CourierError:
+        if self._closed:
+            return errors.CourierClosed(f"{name!r} at {self.address}: the client is closed")
+        if self._stopped:
+            return errors.ProgramStopped(f"the program stopped while {name!r} at {self.address} waited")
+        return broken(self.address, repr(name), error)
+
+    # --- connections ---------------------------------------------------------------------------------------------
+
+    def _check_out(self, name: str, deadline: Deadline | None) -> tuple[Connection, bool]:
+        """A connection for one call, and whether it is new."""
+        while self._idle:
+            try:
+                connection = self._idle.pop()  # the one used last: its buffers are warm
+            except IndexError:
+                break  # another thread took it
+            self._busy.add(connection)
+            if not connection.readable():  # else there is an end to be read: nothing is owed to us
+                return connection, False
+            self._drop(connection)
+        try:
+            connection = self.connect(deadline or Deadline(None))
+        except TimedOut as error:
+            late = self._overdue(name)
+            late.add_note(f"while connecting: {error}")
+            raise late from None
+        self._busy.add(connection)
+        if self._stopped or self._closed:
+            # The stop may have come between connecting and `add`, and not have seen this connection.
+            connection.set_timeout(AFTER_STOP_S)
+        return connection, True
+
+    def _drop(self, connection: Connection) -> None:
+        self._busy.discard(connection)
+        connection.close()
+
+    def connect(self, deadline: Deadline, check: Callable[[], None] | None = None) -> Connection:
+        """Opens a connection; waits for the server to come up if that is wanted.
+
+        Args:
+            deadline: when to give up.
+            check: called between attempts; may raise to end the waiting.
+
+        Raises:
+            TimedOut, ConnectionBroken, CourierClosed, ProgramStopped
+        """
+        pause_s, began = _FIRST_RETRY_S, SYSTEM_CLOCK.monotonic()
+        told = False
+        while True:
+            if self._closed:
+                raise errors.CourierClosed(f"the client of {self.address} is closed")
+            try:
+                return Connection(
+                    transport.parse_address(self.address),
+                    secret=self.options.secret,
+                    max_bytes=self.options.max_message_bytes,
+                    deadline=deadline,
+                    timeout_s=self.options.call_timeout_s,
+                )
+            except Denied as error:
+                raise errors.ConnectionBroken(f"no connection to {self.address}: {error}") from error
+            except (OSError, ValueError) as error:
+                self._give_up_on(error, deadline)
+                waited = SYSTEM_CLOCK.monotonic() - began
+                if waited > _SAY_SO_AFTER_S and not told:
+                    told = True
+                    _logger.warning("still waiting for a server at %s after %.0f s: %s", self.address, waited, error)
+            if check is not None:
+                check()
+            remaining = deadline.remaining()
+            # No event tells that a server has come up; the pause ends early at the stop and at close.
+            self._wake.wait(pause_s if remaining is None else min(pause_s, remaining))
+            pause_s = min(2 * pause_s, _LAST_RETRY_S)
+
+    def _give_up_on(self, error: Exception, deadline: Deadline) -> None:
+        """Raises unless another attempt to connect is wanted."""
+        if self._closed:
+            raise errors.CourierClosed(f"the client of {self.address} is closed") from error
+        if self._stopped:
+            raise errors.ProgramStopped(
+                f"the program stopped while no server was at {self.address} ({error})"
+            ) from error
+        if not self.options.wait_for_ready:
+            raise errors.ConnectionBroken(
+                f"failed to connect to all addresses: {self.address}: {error}; is the server running? "
+                "wait_for_ready=True makes calls wait for it"
+            ) from error
+        if deadline.expired:
+            raise TimedOut(str(error))
+
+    def _get_channel(self) -> Channel:
+        if self._closed:
+            raise errors.CourierClosed(f"the client of {self.address} is closed")
+        channel = self._channel
+        if channel is None:
+            with self._channel_lock:
+                if self._channel is None:
+                    self._channel = Channel(self.address, self.options, weakref.WeakMethod(self.connect))
+                    if self._stopped:
+                        self._channel.stop()
+                channel = self._channel
+        return channel
+
+    # --- the end -------------------------------------------------------------------------------------------------
+
+    def _listen_for_stop(self) -> None:
+        context = try_get_context()
+        if context is None:
+            return
+        reference = weakref.ref(self)
+
+        def on_stop() -> None:
+            core = reference()
+            if core is not None:
+                core.on_stop()
+
+        self._unsubscribe = context.stop.subscribe(on_stop)
+
+    def on_stop(self) -> None:
+        self._stopped = True
+        self._wake.set()
+        for connection in list(self._busy):
+            connection.shutdown()
+        channel = self._channel
+        if channel is not None:
+            channel.stop()
+
+    def close(self, *, wait: bool = True) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.set()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+        for connection in list(self._busy):
+            connection.shutdown()  # closed by the thread that uses it
+        self._close_idle()
+        if self._channel is not None:
+            self._channel.close(wait=wait)
+
+    def _close_idle(self) -> None:
+        while self._idle:
+            with contextlib.suppress(IndexError):
+                self._idle.pop().close()
+
+    def __del__(self) -> None:
+        # Here and not in Client: a method taken from a client works on when that is gone.
+        self.close(wait=False)
+
+
+_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for core in list(_cores):
+        core.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
