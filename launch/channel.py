@@ -28,7 +28,7 @@ class Channel:
         self._socket = sock
         self._buffer = bytearray()
         self._fds: list[int] = []
-        self._send_lock = threading.Lock()
+        self._send_lock = threading.RLock()  # a signal handler may send while its own thread sends
 
     @staticmethod
     def pair() -> tuple[Channel, socket.socket]:
@@ -90,4 +90,5 @@ class Channel:
 
     def close(self) -> None:
         """Closes this end."""
-        self._socket.close()
+        with self._send_lock:  # a number that a sender still holds may be another file's in a moment
+            self._socket.close()

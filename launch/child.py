@@ -11,13 +11,14 @@ import pickle
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, final
 
 from launch.channel import Channel
 from launch.outcome import Outcome, outcome_of
+from launch.python_process import PythonProcess
 from topology.context import NodeContext, StopToken, set_process_context
 from topology.executable import Executable
 
@@ -38,7 +39,8 @@ class Setup:
         argv: `sys.argv` of the node.
         parse_flags: the launching script parsed absl's flags, so nodes may read them.
         directory: working directory.
-        notice_s: for what the node launches itself.
+        notice_s: of the node's stop; for what it launches itself.
+        process: how its process was started; for what it launches itself.
     """
 
     context: dict[str, Any]
@@ -48,10 +50,10 @@ class Setup:
     parse_flags: bool
     directory: str
     notice_s: float
-    process: Any = field(default=None)
+    process: PythonProcess
 
     def dumps(self) -> bytes:
-        """For `loads`. The payload stays opaque."""
+        """As the file that `main` reads."""
         return pickle.dumps(self, protocol=5)
 
 
@@ -145,15 +147,17 @@ class _Node:
             timer = threading.Timer(_FAILED_EXIT_S, os._exit, [1])
             timer.daemon = True
             timer.start()
+        if not failed:
+            self._interruptible(_join_threads)
+        self._interruptible(atexit._run_exitfuncs)  # noqa: SLF001 - what the interpreter calls at its end
+
+    def _interruptible(self, function: Callable[[], None]) -> None:
         try:
             self._in_user_code = True
-            if not failed:
-                _join_threads()
-            atexit._run_exitfuncs()  # noqa: SLF001 - what the interpreter calls at its end
+            function()
             self._in_user_code = False
         except SystemExit:
-            pass
-        self._in_user_code = False
+            self._in_user_code = False
 
     def listen(self) -> None:
         """What the launcher says, until it is gone."""
@@ -181,7 +185,7 @@ class _Node:
     def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
         if not self._interrupts:
             # Not from us: somebody wants this process to end, and what is good for one is good for all.
-            self._request_stop(f"{self.context.name} received SIGTERM")
+            self._channel.send({"event": "stop_requested", "reason": f"{self.context.name} received SIGTERM"})
         elif self._in_user_code:
             raise SystemExit
 

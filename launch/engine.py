@@ -51,9 +51,6 @@ class Backend(Protocol):
     def kill(self, node: int) -> None:
         """Ends the node without asking."""
 
-    def pid(self, node: int) -> int | None:
-        """Process id of a running node, where it has its own process."""
-
     def close(self) -> None:
         """Every node has ended: gives everything back."""
 

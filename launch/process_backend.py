@@ -21,13 +21,13 @@ from launch.outcome import Outcome, describe_exit
 from launch.output import OutputPump
 from launch.plan import Plan, PlannedNode
 from launch.run_directory import RunDirectory
-from launch.supervisor import Ended, Event
+from launch.supervisor import Ended, Event, Started
 from topology.context import NodeContext, StopToken
 from topology.serialization import dumps
 
-_logger = logging.getLogger(__name__)
-
 __all__ = ["ProcessBackend", "ProcessSurroundings"]
+
+_logger = logging.getLogger(__name__)
 
 
 class ProcessSurroundings(Protocol):
@@ -53,7 +53,6 @@ class _Worker:
     node: int
     server: ForkServer
     control: Channel
-    pid: int | None = None
     outcome: Outcome | None = None
     listened: bool = False
     ended: bool = False
@@ -87,8 +86,6 @@ class ProcessBackend:
         self._workers: dict[int, _Worker] = {}  # by key: one for every process there ever was
         self._current: dict[int, int] = {}  # key of a node's newest process
         self._setups: dict[int, bytes] = {}
-        self._stop_reason: str | None = None
-        self._lock = threading.Lock()
         self._selector = selectors.DefaultSelector()
         self._wake, wake = Channel.pair()
         self._wake_receiver = Channel(wake)
@@ -135,10 +132,9 @@ class ProcessBackend:
         server = self._servers[planned.process.configuration()]
         control, theirs = Channel.pair()
         reader, writer = os.pipe()
-        with self._lock:
-            key = len(self._workers)
-            self._workers[key] = _Worker(node, server, control)
-            self._current[node] = key
+        key = len(self._workers)
+        self._workers[key] = _Worker(node, server, control)
+        self._current[node] = key
         setup = _file_with(self._setups[node])
         try:
             server.fork(key, planned.name, control=theirs.fileno(), output=writer, setup=setup)
@@ -155,11 +151,8 @@ class ProcessBackend:
         self._wake.send({"listen": key})
 
     def announce_stop(self, reason: str) -> None:
-        with self._lock:
-            self._stop_reason = reason
-            workers = [self._workers[key] for key in self._current.values()]
-        for worker in workers:
-            worker.control.send({"do": "stop", "reason": reason})
+        for node in self._current:
+            self._newest(node).control.send({"do": "stop", "reason": reason})
 
     def nudge(self, node: int) -> None:
         self._newest(node).control.send({"do": "nudge"})
@@ -172,9 +165,6 @@ class ProcessBackend:
 
     def kill(self, node: int) -> None:
         self._newest(node).server.kill(self._current[node])
-
-    def pid(self, node: int) -> int | None:
-        return self._newest(node).pid if node in self._current else None
 
     def _newest(self, node: int) -> _Worker:
         return self._workers[self._current[node]]
@@ -259,7 +249,7 @@ class ProcessBackend:
             key = message["key"]
             match message["event"]:
                 case "forked":
-                    self._workers[key].pid = message["pid"]
+                    self._post(Started(self._workers[key].node, message["pid"]))
                 case "failed":
                     text = f"its process could not be started: {message['error']}"
                     self._end(key, Outcome(failed=True, message=text, exit_code=None))

@@ -18,16 +18,13 @@ _logger = logging.getLogger(__name__)
 
 @final
 class Recorder:
-    """Writes the state of one run. On a full disk it warns once and the run goes on without.
-
-    Raises:
-        OSError: the graph cannot be written.
-    """
+    """Writes the state of one run. On a full disk it warns once and the run goes on without."""
 
     def __init__(self, directory: RunDirectory, plan: Plan, clock: Clock = SYSTEM_CLOCK) -> None:
         self._directory = directory
         self._clock = clock
         self._works = True
+        self._end_state = "failed"
         self._state = initial_state(directory.run_id, plan.program, clock)
         self._state["launch_type"] = plan.options.launch_type
         self._state["seed"] = plan.options.seed
@@ -45,13 +42,13 @@ class Recorder:
         if plan.graph is not None:
             self._write("graph.json", plan.graph)
 
-    def changed(self, state: str, records: Sequence[NodeRecord], pids: Sequence[int | None]) -> None:
+    def changed(self, state: str, records: Sequence[NodeRecord]) -> None:
         """Something changed in the run."""
-        for entry, record, pid in zip(self._nodes, records, pids, strict=True):
+        for entry, record in zip(self._nodes, records, strict=True):
             entry["state"] = record.state.value
             entry["exit_code"] = record.exit_code
             entry["restarts"] = record.restarts
-            entry["pid"] = pid
+            entry["pid"] = record.pid
         self._state["state"] = state if state in ("starting", "running") else "stopping"
         self._end_state = state
         self._save()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,7 +37,6 @@ class Run:
         plan = surroundings.plan
         self._surroundings = surroundings
         self._nodes = plan.nodes
-        self._pid = os.getpid()
         self._stop = StopToken(self._request_stop)
         self._engine = Engine(
             [node.policy for node in plan.nodes],
@@ -66,6 +64,7 @@ class Run:
         ]
         signals.register(self)
         at_exit.wait_for(self)
+        _logger.info("the run %s starts; its logs are in %s", self.run_id, surroundings.directory.logs)
         threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True).start()
         return self
 
@@ -265,9 +264,7 @@ class Run:
                 _logger.warning("%s %s", node.name, record.message)
 
     def _record(self) -> None:
-        backend = self._backend
-        pids = [backend.pid(number) if backend is not None else None for number in range(len(self._nodes))]
-        self._recorder.changed(self.state, self._engine.supervisor.nodes, pids)
+        self._recorder.changed(self.state, self._engine.supervisor.nodes)
 
     def _failure_text(self) -> str | None:
         failures = self._engine.supervisor.reported_failures()

@@ -28,6 +28,7 @@ __all__ = [
     "Nudge",
     "RestartPolicy",
     "Start",
+    "Started",
     "StopRequested",
     "Supervisor",
 ]
@@ -60,6 +61,15 @@ class RestartPolicy:
     """How often a failed node is started again; the pause before it doubles each time, up to half a minute."""
 
     max_restarts: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Started:
+    """Event: node number `node` runs, as the process `pid`."""
+
+    node: int
+    pid: int
 
 
 @final
@@ -136,7 +146,7 @@ class Kill:
     node: int
 
 
-Event = Ended | StopRequested | Interrupted
+Event = Started | Ended | StopRequested | Interrupted
 Command = Start | AnnounceStop | Nudge | Check | Interrupt | Kill
 
 
@@ -149,6 +159,7 @@ class NodeRecord:
     state: NodeState = NodeState.PENDING
     restarts: int = 0
     exit_code: int | None = None
+    pid: int | None = None
     late: bool = False
     message: str = ""
     restart_at: float | None = None
@@ -226,6 +237,9 @@ class Supervisor:
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Takes in one event."""
+        if isinstance(event, Started):
+            self.nodes[event.node].pid = event.pid
+            return []
         if isinstance(event, Ended):
             return self._ended(event.node, event.outcome, now)
         if isinstance(event, StopRequested):

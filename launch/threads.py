@@ -153,9 +153,6 @@ class _ThreadBackend:
         message = f"{what}; its thread is left behind, at:\n{stack.rstrip()}"
         self._end(node, worker, Outcome(message=message, exit_code=None, late=True))
 
-    def pid(self, node: int) -> None:  # noqa: ARG002 - no node has a process of its own
-        return None
-
     def close(self) -> None:
         for worker in self._workers.values():
             _tell(worker.context, "the program has ended")  # for threads that a node left behind

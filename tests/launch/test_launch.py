@@ -424,3 +424,19 @@ def check_preloaded(directory: Path) -> None:
 def test_a_preload_that_fails() -> None:
     with no_leaks(), pytest.raises(LaunchError, match=r"(?s)preload.*No module named 'no_such_module'"):
         lp.launch(program_of(main=int), lp.Processes(preload=("no_such_module",)))
+
+
+def test_run_json_knows_the_processes_while_they_run() -> None:
+    program = lp.Program("test")
+    handle = program.add_node(lp.CourierNode(Pid), label="server")
+    with lp.launch(program, "local_mp"):
+        pid = handle.dereference().pid()
+        (directory,) = list_runs()
+        (node,) = directory.read_state()["nodes"]
+        assert (node["pid"], node["state"]) == (pid, "running")
+    assert directory.read_state()["state"] == "stopped"
+
+
+class Pid:
+    def pid(self) -> int:
+        return os.getpid()

@@ -722,3 +722,25 @@ def test_sigterm_of_one_node_stops_the_program(run_script: RunScript) -> None:
     )
     assert code == 0
     assert "told" in output
+
+
+def test_exit_functions_of_a_node_are_called(run_script: RunScript) -> None:
+    code, output = run_script(
+        """
+        import atexit, threading, time
+        def node(how):
+            atexit.register(print, "exit function after", how)
+            if how == "failing":
+                raise ValueError("no")
+            if how == "threads":
+                threading.Thread(target=time.sleep, args=(3600,)).start()
+            if how == "stopping":
+                lp.stop()
+        for how in ("ending", "stopping", "failing"):
+            lp.launch(lp.make_program(lp.PyNode(node, how)), "local_mp").wait(raise_error=False)
+        with lp.launch(lp.make_program(lp.PyNode(node, "threads")), "local_mp") as run:
+            time.sleep(0.5)
+        """
+    )
+    for how in ("ending", "stopping", "failing", "threads"):
+        assert f"exit function after {how}" in output
