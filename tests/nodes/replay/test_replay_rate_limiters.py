@@ -1,7 +1,7 @@
 import pickle
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topology.nodes.replay.rate_limiters import (
@@ -32,6 +32,7 @@ limiters = st.one_of(
 )
 
 
+@settings(deadline=None, derandomize=True)
 @given(limiters, st.lists(st.tuples(st.sampled_from("isd"), st.integers(1, 30)), max_size=40))
 def test_lets_pass_exactly_what_the_inequality_allows(limiter, calls):
     state = LimiterState(limiter)

@@ -56,7 +56,7 @@ class Model:
         return [i for i in range(self.alive, len(self.steps)) if column in self.steps[i]]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(1, 8), actions)
 def test_items_hold_their_cells(keep, program):
     service = ReplayService([replay.Table.queue("queue", 10_000)])
@@ -146,3 +146,20 @@ def test_a_stream_the_server_does_not_know_is_refused():
         other.insert(sent[1])
     service.close()
     other.close()
+
+
+def test_late_cells_of_a_step_that_left_the_window_stay_behind():
+    service = ReplayService([replay.Table.queue("queue", 10)])
+    client = replay.Client("memory:x", service=service)
+    writer = client.trajectory_writer(1)
+    writer.append({"a": 0, "b": 0})
+    writer.append({"a": 1}, partial_step=True)
+    writer.create_item("queue", 1.0, writer.history["a"][-1])
+    writer.flush()
+    writer.append({"b": 1})
+    for value in (2, 3):
+        writer.append({"a": value, "b": value})
+    writer.create_item("queue", 1.0, writer.history["b"][-1])
+    writer.flush()
+    assert client.sample_batch("queue", 2).data.tolist() == [1, 3]
+    service.close()

@@ -97,6 +97,8 @@ class Outbox:
             self._first = self._stop = pending.first
         first_new = max(self._stop, pending.first)
         stop = max(self._stop, pending.stop)
+        if first_new > self._stop:  # steps were left out: the server's window begins after them
+            self._first = first_new
         layouts = tuple(self._describe(run.layout) for run in pending.runs if run.layout not in self._described)
         message = WriteBatch(
             self.stream,
@@ -110,8 +112,6 @@ class Outbox:
             keep_from,
             last,
         )
-        if first_new > self._stop:
-            self._first = first_new
         self._first = min(max(self._first, keep_from), stop)
         self._stop = stop
         self._number += 1
