@@ -16,7 +16,7 @@ import pytest
 from topology import errors
 from topology.context import NodeContext, bind_context
 from topology.nodes import replay
-from topology.nodes.replay import selectors
+from topology.nodes.replay import selectors, stopping
 from topology.nodes.replay.service import ReplayService
 from topology.testing import ManualClock
 
@@ -321,6 +321,38 @@ def test_the_stop_of_the_program_wakes_blocked_calls():
             with pytest.raises(errors.ProgramStopped):
                 future.result(WAIT_S)
         client.close()
+
+
+@pytest.mark.parametrize("program_stops", [True, False])
+def test_a_server_that_stops_first_does_not_make_nodes_fail(program_stops, monkeypatch):
+    monkeypatch.setattr(stopping, "GRACE_S", WAIT_S if program_stops else 0.01)
+    context = NodeContext(label="actor", index=0, launch_type="test_mt")
+    tables = [replay.Table.queue("empty", 2), replay.Table.queue("full", 2)]
+    server = replay.Server(tables)
+    server.start()
+    client = replay.Client(server.address)  # made outside the node: it does not hear of the stop by itself
+    write(client, range(2), table="full")
+
+    def in_context(function):
+        with bind_context(context):
+            return function()
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        waiting = [
+            pool.submit(in_context, lambda: client.sample_batch("empty", 1)),
+            pool.submit(in_context, lambda: next(client.batches("empty", 1, prefetch=0))),
+            pool.submit(in_context, lambda: write(client, [1], table="full")),
+        ]
+        wait_until(tables[0], lambda info: info.sample_stats.pending == 2)
+        wait_until(tables[1], lambda info: info.insert_stats.pending == 1)
+        server.stop()
+        if program_stops:
+            context.stop.set()
+        expected = errors.ProgramStopped if program_stops else (errors.ReplayError, errors.ConnectionBroken)
+        for future in waiting:
+            with pytest.raises(expected):
+                future.result(WAIT_S)
+    client.close()
 
 
 def test_items_of_a_writer_that_went_away_are_withdrawn(serve):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from topology.errors import ReplayDeadlineExceeded, ReplayError, TableNotFound
+from topology.errors import ConnectionBroken, ReplayDeadlineExceeded, ReplayError, TableNotFound
 from topology.nodes import replay
 from topology.nodes.replay import selectors
 from topology.nodes.replay.messages import StreamLost
@@ -458,7 +458,7 @@ def test_with_flushes_after_errors_of_users_but_not_of_the_service(client):
             raise error
 
     flushed = []
-    for error in (KeyError(), ReplayError("full")):
+    for error in (KeyError(), ReplayError("full"), ConnectionBroken("gone")):
         with pytest.raises(type(error)):
             write(error)
     assert [type(error) for error in flushed] == [KeyError]

@@ -10,13 +10,14 @@ from typing import Any, Protocol, final
 import numpy as np
 import numpy.typing as npt
 
-from topology.errors import ReplayDeadlineExceeded, ReplayError, TableNotFound
+from topology.errors import ConnectionBroken, ReplayDeadlineExceeded, ReplayError, TableNotFound
 from topology.nodes import courier
 from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, SampleInfo, TableInfo
-from topology.nodes.replay.messages import SampleBatch, SampleGroup, WriteBatch
+from topology.nodes.replay.messages import SampleBatch, SampleGroup, ServerStopped, WriteBatch
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.specs import Signature
+from topology.nodes.replay.stopping import reason_of
 from topology.nodes.replay.structure import Shape, flatten, paths, show_path, unflatten
 from topology.nodes.replay.writers import TrajectoryWriter
 
@@ -39,7 +40,11 @@ class _Remote:
         self._client = courier.Client(address, secret=secret)
 
     def call(self, method: str, *args: Any) -> Any:
-        return getattr(self._client, method)(*args)
+        try:
+            return getattr(self._client, method)(*args)
+        except (ServerStopped, ConnectionBroken) as error:
+            reason = reason_of(error)
+            raise reason from reason.__cause__
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
         future: Future[Any] = getattr(self._client.futures, method)(*args)

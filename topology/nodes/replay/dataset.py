@@ -8,9 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import final
 
-from topology.errors import ReplayDeadlineExceeded
+from topology.errors import CourierError, ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay.info import ReplaySample
 from topology.nodes.replay.messages import SampleBatch
+from topology.nodes.replay.stopping import reason_of
 
 __all__ = ["BatchIterator"]
 
@@ -63,6 +64,10 @@ class BatchIterator:
         except (CancelledError, ReplayDeadlineExceeded):
             self.close()
             raise StopIteration from None
+        except (ReplayError, CourierError) as error:
+            self.close()
+            reason = reason_of(error)
+            raise reason from reason.__cause__
         except BaseException:
             self.close()
             raise

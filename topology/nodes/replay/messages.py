@@ -11,7 +11,11 @@ from topology.errors import ReplayError
 from topology.nodes.replay.layouts import LayoutSpec
 from topology.nodes.replay.storage import ColumnSpec
 
-__all__ = ["Cells", "ItemRun", "SampleBatch", "SampleGroup", "StreamLost", "WriteBatch"]
+__all__ = ["Cells", "ItemRun", "SampleBatch", "SampleGroup", "ServerStopped", "StreamLost", "WriteBatch"]
+
+
+class ServerStopped(ReplayError):
+    """The server was stopped while the call waited, or before it."""
 
 
 class StreamLost(ReplayError):

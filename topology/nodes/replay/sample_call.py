@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import final
 
-from topology.errors import ReplayError
 from topology.nodes.replay.gather import gather
-from topology.nodes.replay.messages import SampleBatch
+from topology.nodes.replay.messages import SampleBatch, ServerStopped
 from topology.nodes.replay.requests import Picks
 from topology.nodes.replay.table import Table
 
@@ -59,7 +58,7 @@ class SampleCall:
         try:
             self._copiers.submit(self._copy, picks)
         except RuntimeError:  # the service was closed in this very moment
-            self.drawn((), ReplayError("the replay server was stopped"))
+            self.drawn((), ServerStopped("the replay server was stopped"))
             _release(picks)
 
     def _copy(self, picks: Sequence[Picks]) -> None:

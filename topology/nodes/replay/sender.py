@@ -15,6 +15,7 @@ from topology.nodes.replay.history import StepBuffer
 from topology.nodes.replay.messages import StreamLost, WriteBatch
 from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
 from topology.nodes.replay.specs import Signature
+from topology.nodes.replay.stopping import reason_of
 
 __all__ = ["Backend", "Sender"]
 
@@ -192,7 +193,8 @@ class Sender:
                 lost, self._lost = sorted(self._lost, key=lambda entry: entry[0]), []
             self.outbox.reset()
             if error is not None:
-                raise error
+                reason = reason_of(error)
+                raise reason from reason.__cause__
             for _, pending in lost:
                 self._post(pending)
 

@@ -60,7 +60,7 @@ class ReplayService:
     def insert(self, batch: WriteBatch) -> Future[None]:
         """Writes steps and items. The result comes when all items are in their tables.
 
-        Errors: `TableNotFound`, `ValueError` (signature, priorities), `StreamLost`, `ReplayError` (stopped). Cancelling
+        Errors: `TableNotFound`, `ValueError` (signature, priorities), `StreamLost`, `ServerStopped`. Cancelling
         the future takes back the items that are not in their tables yet.
         """
         with self._lock:
@@ -135,7 +135,7 @@ class ReplayService:
         return {name: table.info for name, table in self.tables.items()}
 
     def close(self, reason: str = "the replay server was stopped") -> None:
-        """Fails every waiting call at once with a ReplayError that says `reason`, and ends the service's threads."""
+        """Fails every waiting call at once with a `ServerStopped` that says `reason`; ends the service's threads."""
         for table in self.tables.values():
             table.close(reason)
         with self._lock:

@@ -16,10 +16,10 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from topology.errors import ReplayError
 from topology.nodes.replay import rate_limiters, selectors
 from topology.nodes.replay.info import RateLimiterCallStats, RateLimiterInfo, TableInfo
 from topology.nodes.replay.items import Items
+from topology.nodes.replay.messages import ServerStopped
 from topology.nodes.replay.options import TableOptions, check_priorities
 from topology.nodes.replay.rate_limiters import LimiterState, RateLimiter
 from topology.nodes.replay.requests import InsertRequest, Picks, SampleRequest
@@ -178,7 +178,7 @@ class Table:
     def _submit(self, request: Any, queue: deque[Any]) -> bool:
         with self._lock:
             if self._closed is not None:
-                request.error = ReplayError(self._closed)
+                request.error = ServerStopped(self._closed)
                 ended = [request]
             else:
                 queue.append(request)
@@ -213,7 +213,7 @@ class Table:
             each.finish()
 
     def close(self, reason: str) -> None:
-        """Fails every waiting and every later request with a ReplayError that says `reason`. Items stay readable."""
+        """Fails every waiting and every later request with a `ServerStopped` that says `reason`."""
         with self._lock:
             self._closed = reason
             ended: list[InsertRequest | SampleRequest] = [*self._inserts, *self._samples]
@@ -224,7 +224,7 @@ class Table:
         for picks in leftover:
             picks.release()
         for request in ended:
-            request.error = ReplayError(reason)
+            request.error = ServerStopped(reason)
             if isinstance(request, SampleRequest):
                 for picks in request.picks:
                     picks.release()

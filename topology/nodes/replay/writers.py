@@ -16,7 +16,7 @@ import cloudpickle
 import numpy as np
 
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
-from topology.errors import ReplayError
+from topology.errors import CourierError, ReplayError
 from topology.nodes.replay.history import StepBuffer, TrajectoryColumn
 from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
 from topology.nodes.replay.sender import Backend, Sender
@@ -78,7 +78,7 @@ class TrajectoryWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # After an error of the service itself, waiting for it would only hide the error.
-        if kind is None or not issubclass(kind, ReplayError):
+        if kind is None or not issubclass(kind, ReplayError | CourierError):
             self.flush()
         self.close()
 
