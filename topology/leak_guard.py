@@ -68,6 +68,8 @@ class _Possessions:
 
 
 def _leaks(before: _Possessions, deadline: Deadline, allowed: tuple[str, ...]) -> Iterator[str]:
+    if _Possessions.now() != before:
+        gc.collect()  # what is garbage already ends its threads and sockets when it is collected
     for thread in threading.enumerate():
         if thread not in before.threads and not (allowed and thread.name.startswith(allowed)):
             thread.join(deadline.remaining())
@@ -79,8 +81,6 @@ def _leaks(before: _Possessions, deadline: Deadline, allowed: tuple[str, ...]) -
             _await_end(pid, deadline)
         if _is_running(pid) and not _is_servant(pid):
             yield f"process {pid}: {_command(pid)}"
-    if _sockets() - before.sockets:
-        gc.collect()  # an unreachable socket is the garbage collector's, until it has run
     objects = {sock.fileno(): sock for sock in gc.get_objects() if isinstance(sock, socket.socket)}
     yield from (f"socket, file descriptor {fd}: {objects.get(fd)!r}" for fd, _ in sorted(_sockets() - before.sockets))
     yield from (f"shared memory {path}" for path in sorted(_shared_memory() - before.shared_memory))
