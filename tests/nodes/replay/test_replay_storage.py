@@ -81,7 +81,3 @@ def test_a_row_released_twice_in_one_call_is_freed_once():
     rows_of.release(np.array([rows[0], rows[0]]))
     assert rows_of.live_rows == 0
     assert len(set(rows_of.take(2).tolist())) == 2
-
-
-def test_row_bytes():
-    assert group((np.uint8, (84, 84)), (np.float32, ()), (np.int64, (2,))).row_bytes == 84 * 84 + 4 + 16

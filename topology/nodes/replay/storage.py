@@ -157,11 +157,6 @@ class RowGroup:
         with self._lock:
             return self._allocator.live
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of the cells of one row."""
-        return sum(spec.dtype.itemsize * math.prod(spec.shape) for spec in self.specs)
-
     def take(self, count: int) -> Rows:
         """Allocates `count` rows, each with one reference, that of the caller."""
         with self._lock:
