@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, final
 
+import numpy as np
+
 from topology.errors import ProgramError
 
 __all__ = ["Checkpointer"]
@@ -31,7 +33,8 @@ class Checkpointer:
         )
         self._ocp = ocp
         self._directory = Path(directory).absolute()
-        self._manager = ocp.CheckpointManager(self._directory, options=options)
+        handler = ocp.StandardCheckpointHandler()
+        self._manager = ocp.CheckpointManager(self._directory, options=options, item_handlers=handler)
 
     def save(self, step: int, state: Any) -> None:
         """Saves `state` as that of `step`, unless that is there already. Blocks until it is on disk."""
@@ -42,18 +45,35 @@ class Checkpointer:
         """The newest state, with the structure and shapes of `like`; None when there is none.
 
         Raises:
-            ProgramError: the state on disk does not fit, e.g. it is that of another network, or cannot be read.
+            ProgramError: the state on disk has another structure or other shapes, e.g. it is that of another network.
         """
         step = self._manager.latest_step()
         if step is None:
             return None
-        try:
-            return self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
-        except (ValueError, KeyError, TypeError, OSError) as error:
+        self._check(step, like)
+        return self._manager.restore(step, args=self._ocp.args.StandardRestore(like))
+
+    def _check(self, step: int, like: Any) -> None:
+        # Orbax finds out while it reads, and leaves its readers behind.
+        import jax
+
+        saved = {leaf.name: tuple(leaf.shape) for leaf in jax.tree.leaves(self._manager.item_metadata(step))}
+        wanted = {
+            jax.tree_util.keystr(path, simple=True, separator="."): tuple(np.shape(leaf))
+            for path, leaf in jax.tree_util.tree_leaves_with_path(like)
+        }
+        faults = [
+            f"{name}: {saved.get(name, 'nothing')} there, {wanted.get(name, 'nothing')} here"
+            for name in sorted({*saved, *wanted})
+            if saved.get(name) != wanted.get(name)
+        ]
+        if faults:
             raise ProgramError(
-                f"The learner's state in {self._directory / str(step)} does not fit this program: {error}\n"
-                "Go on with the settings it was made with (environment, network), or give the run another directory."
-            ) from error
+                f"The learner's state in {self._directory / str(step)} does not fit this program:\n"
+                + "".join(f"  - {fault}\n" for fault in faults)
+                + "Go on with the settings it was made with (environment, network), or give the run another directory.",
+                faults=tuple(faults),
+            )
 
     def close(self) -> None:
         """Ends the threads that Orbax keeps."""
