@@ -10,7 +10,8 @@ from topology.graph_text import node_text
 from topology.graph_values import Plain, short_text
 
 if TYPE_CHECKING:
-    from topology.graph import GraphEdge, GraphNode, ProgramGraph
+    from topology.graph import ProgramGraph
+    from topology.graph_nodes import GraphEdge, GraphNode
 
 __all__ = ["ArgumentChange", "GraphDiff"]
 

@@ -14,7 +14,8 @@ from topology.graph_values import Plain, short_text
 from topology.graph_view import join_arguments
 
 if TYPE_CHECKING:
-    from topology.graph import GraphNode, ProgramGraph
+    from topology.graph import ProgramGraph
+    from topology.graph_nodes import GraphNode
 
 __all__ = ["to_svg"]
 

@@ -10,7 +10,8 @@ from topology.graph_values import short_text
 from topology.graph_view import Box, join_arguments, view
 
 if TYPE_CHECKING:
-    from topology.graph import GraphNode, ProgramGraph
+    from topology.graph import ProgramGraph
+    from topology.graph_nodes import GraphNode
 
 __all__ = ["node_text", "to_dot", "to_mermaid", "to_networkx", "to_text"]
 

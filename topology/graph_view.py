@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
-    from topology.graph import GraphNode, ProgramGraph
+    from topology.graph import ProgramGraph
+    from topology.graph_nodes import GraphNode
 
 __all__ = ["Box", "Line", "View", "join_arguments", "view"]
 
