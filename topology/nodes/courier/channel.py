@@ -29,11 +29,11 @@ __all__ = ["AFTER_STOP_S", "Channel"]
 AFTER_STOP_S = 2.0
 """What a call made after the program's stop may take: enough to say goodbye, not enough to hold up the end."""
 
-_GATHER_FROM = 8
+_GATHER_FROM = 4
 """With so many calls under way, further ones are gathered and go out together: when there are `_GATHER_CALLS`, or as
 soon as the reader runs. Sending each at once would wake the server and then the reader for every one of them."""
 
-_GATHER_CALLS = 16
+_GATHER_CALLS = 24
 _SMALL_BYTES = 1 << 14
 _RETRY_S = 0.001
 
@@ -59,15 +59,20 @@ class Channel:
     ) -> None:
         self._address = address
         self._options = options
+        self._max_bytes = options.max_in_flight_bytes
         self._connect = connect
         self._ids = itertools.count(1)
         self._thread: threading.Thread | None = None
+        self._reader_id = 0
         self._closed = False
         self._stopped = False
-        self._room = threading.Condition(threading.Lock())  # guards the next two; notified when there is more
+        self._counting = threading.Lock()  # guards the next four
+        self._room = threading.Condition(self._counting)  # there is more
+        self._waiting_for_room = 0
         self._pending: dict[int, CallFuture] = {}
         self._bytes = 0
-        self._gate = threading.Condition(threading.Lock())  # guards the next four; never held for long
+        self._gate = threading.Lock()  # guards the next five; never held for long
+        self._work = threading.Condition(self._gate)  # there is something to connect for
         self._outbox: deque[tuple[int, bytes]] = deque()
         self._connection: Connection | None = None
         self._reader_awake = True
@@ -91,8 +96,9 @@ class Channel:
         expires = 0.0 if limit_s is None else SYSTEM_CLOCK.monotonic() + limit_s
         future = CallFuture(next(self._ids), name, size, expires, raw, self._cancelled)
         parts = encode(Kind.REQUEST, future.call_id, name.encode(), body, buffers)
-        with self._room:
-            self._wait_for_room(size)
+        with self._counting:
+            if len(self._pending) >= self._options.max_in_flight or self._bytes + size > self._max_bytes:
+                self._wait_for_room(size)
             if self._closed:
                 raise self._closed_error()
             self._pending[future.call_id] = future
@@ -104,16 +110,17 @@ class Channel:
         return future
 
     def _wait_for_room(self, size: int) -> None:
-        if threading.current_thread() is self._thread:
+        if threading.get_ident() == self._reader_id:
             return  # a callback of a future: the thread that makes room must not wait for it
-        options = self._options
         while not self._closed and self._pending:
-            if len(self._pending) < options.max_in_flight and self._bytes + size <= options.max_in_flight_bytes:
+            if len(self._pending) < self._options.max_in_flight and self._bytes + size <= self._max_bytes:
                 return
+            self._waiting_for_room += 1
             self._room.wait()
+            self._waiting_for_room -= 1
 
     def _send(self, call_id: int, parts: list[Buffer]) -> None:
-        by_reader = threading.current_thread() is self._thread
+        by_reader = threading.get_ident() == self._reader_id
         large = len(parts) > 1 or len(parts[0]) >= _SMALL_BYTES
         own: list[Buffer] | None = parts
         with self._gate:
@@ -132,7 +139,8 @@ class Channel:
         """Leaves a message to the reader. Holding the gate."""
         self._outbox.append((call_id, message))
         if self._reader_awake:
-            self._gate.notify()  # it may wait for something to connect for
+            if self._connection is None:
+                self._work.notify()
         elif len(self._outbox) == 1 and self._bell is not None:
             self._bell.send(b"\0")
 
@@ -173,21 +181,23 @@ class Channel:
                 self._post(_CANCEL_ID, bytes(message))
 
     def _take(self, call_id: int) -> CallFuture | None:
-        with self._room:
+        with self._counting:
             future = self._pending.pop(call_id, None)
             if future is not None:
                 self._bytes -= future.size
-                self._room.notify()
+                if self._waiting_for_room:
+                    self._room.notify()
             return future
 
     # --- the reader ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._reader_id = threading.get_ident()
         self._bell, heard = socket.socketpair()
         with self._bell, heard:
             while True:
                 with self._gate:
-                    self._gate.wait_for(lambda: self._outbox or self._closed)
+                    self._work.wait_for(lambda: self._outbox or self._closed)
                 if self._closed:
                     return
                 try:
@@ -335,14 +345,14 @@ class Channel:
 
     def close(self, *, wait: bool = True) -> None:
         """Fails the calls under way and ends the reader."""
-        with self._room:
+        with self._counting:
             self._closed = True
             self._room.notify_all()
         connection = self._connection
         if connection is not None:
             connection.shutdown()
         with self._gate:
-            self._gate.notify_all()
+            self._work.notify_all()
         self._fail_all(self._closed_error())
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():

@@ -171,7 +171,11 @@ class Connection:
         try:
             if decoder.assembling:
                 targets = decoder.targets()
-                size = self.sock.recv_into(targets[0]) if len(targets) == 1 else self.sock.recvmsg_into(targets)[0]
+                # All of it in one go, where the time limit allows: every return to Python costs a switch.
+                if len(targets) == 1:
+                    size = self.sock.recv_into(targets[0], 0, socket.MSG_WAITALL)
+                else:
+                    size = self.sock.recvmsg_into(targets, 0, socket.MSG_WAITALL)[0]
                 frame = decoder.filled(size)
                 if frame is not None:
                     self._frames.append(frame)

@@ -198,7 +198,7 @@ class Engine:
                 if self._held:
                     self._send_held()
                 self._turns += 1
-                self._ready += self._poller.wait(self._reception.patience())
+                self._ready += self._poller.wait(self._reception.patience() if self._reception.unproven else None)
         self._baton.release()
         return None
 
@@ -272,18 +272,17 @@ class Engine:
         return None
 
     def _admit(self, peer: Peer, frame: Frame, method: Method) -> Request | None:
-        counted = not method.fast or method.asynchronous  # others are answered before anything else is read
         with self._lock:
             runs = self._active < self._size
             if runs:
                 self._active += 1
             else:
-                counted = True
                 self._backlog.append((peer, frame, method, True))
-        if counted:
-            peer.admit(frame.size)
+        if runs and method.inline:
+            return peer, frame, method, False  # answered before anything else is read: nothing to count
+        peer.admit(frame.size)
         if runs:
-            return peer, frame, method, counted
+            return peer, frame, method, True
         self._watch.set()
         return None
 

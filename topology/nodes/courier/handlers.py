@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from concurrent.futures import Future
 from typing import Any, final
 
@@ -55,7 +56,7 @@ class Handlers:
             if method.raw:
                 result = method.function(frame.name, frame.body, frame.buffers)
             else:
-                args, kwargs = codec.decode(frame.body, frame.buffers)
+                args, kwargs = codec.decode(frame.body, frame.buffers) if frame.buffers else pickle.loads(frame.body)
                 result = method.function(*args, **kwargs)
             if method.asynchronous:
                 self._reply_later(peer, frame, method, result)

@@ -36,7 +36,7 @@ def is_asynchronous(function: Callable[..., Any]) -> bool:
 class Method:
     """A handler and how long it takes."""
 
-    __slots__ = ("asynchronous", "average_s", "calls", "close", "errors", "fast", "function", "name", "raw")
+    __slots__ = ("asynchronous", "average_s", "calls", "close", "errors", "fast", "function", "inline", "name", "raw")
 
     def __init__(self, name: str, function: Callable[..., Any], *, raw: bool = False) -> None:
         self.name = name
@@ -47,6 +47,7 @@ class Method:
         self.raw = raw
         self.asynchronous = raw or is_asynchronous(function)
         self.fast = self.asynchronous  # known by contract; of others nothing is known yet
+        self.inline = False  # fast, and answered when it returns
         self.average_s: float | None = None
         self.calls = 0
         self.errors = 0
@@ -59,12 +60,14 @@ class Method:
             self.average_s = seconds
         else:
             self.average_s += _WEIGHT * (seconds - self.average_s)
-        self.fast = self.asynchronous or self.average_s < FAST_S
+        quick = self.average_s < FAST_S
+        self.fast = self.asynchronous or quick
+        self.inline = quick and not self.asynchronous
 
     def blocked(self) -> None:
         """Learns at once that a call that was thought to be fast is not."""
         self.average_s = _MOST_S
-        self.fast = False
+        self.fast = self.inline = False
 
 
 def public_methods(instance: object) -> dict[str, Callable[..., Any]]:

@@ -16,6 +16,7 @@ from topology.nodes.courier.wire import CHUNK_BYTES, Buffer, Decoder, Frame
 
 __all__ = ["Peer"]
 
+_TURN_BYTES = 1 << 24
 _MAX_GATHER = 512  # below IOV_MAX
 
 
@@ -73,18 +74,26 @@ class Peer:
         decoder = self._decoder
         try:
             if decoder.assembling:
-                targets = decoder.targets()
-                size = self.sock.recv_into(targets[0]) if len(targets) == 1 else self.sock.recvmsg_into(targets)[0]
-                if not size:
-                    raise EOFError
-                frame = decoder.filled(size)
-                return [] if frame is None else [frame]
+                return self._read_in_place()
             data = self.sock.recv(CHUNK_BYTES)
         except BlockingIOError:
             return []
         if not data:
             raise EOFError
         return decoder.feed(data)
+
+    def _read_in_place(self) -> list[Frame]:
+        decoder, taken = self._decoder, 0
+        while taken < _TURN_BYTES:  # then others have their turn
+            targets = decoder.targets()
+            size = self.sock.recv_into(targets[0]) if len(targets) == 1 else self.sock.recvmsg_into(targets)[0]
+            if not size:
+                raise EOFError
+            frame = decoder.filled(size)
+            if frame is not None:
+                return [frame]
+            taken += size
+        return []
 
     def trust(self) -> None:
         """The handshake is done: frames may be as large as they like to be."""

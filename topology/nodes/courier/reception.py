@@ -25,6 +25,10 @@ _BREATH_S = 0.005
 class Reception:
     """The connections of a server. Used by its leader only, apart from `peers`, which others may look at.
 
+    Attributes:
+        peers: by file descriptor.
+        unproven: when those that have not proven themselves will be dropped, by file descriptor.
+
     Args:
         name: of the server, for messages.
         listener: where clients come in.
@@ -39,7 +43,7 @@ class Reception:
         self._poller = poller
         self._options = options
         self._secret = secret
-        self._unproven: dict[int, float] = {}
+        self.unproven: dict[int, float] = {}
         self.peers: dict[int, Peer] = {}
 
     def open(self) -> None:
@@ -70,7 +74,7 @@ class Reception:
             handshake=ServerHandshake(self._secret) if tcp else None,
         )
         if tcp:
-            self._unproven[peer.fd] = SYSTEM_CLOCK.monotonic() + _HANDSHAKE_TIMEOUT_S
+            self.unproven[peer.fd] = SYSTEM_CLOCK.monotonic() + _HANDSHAKE_TIMEOUT_S
         self.peers[peer.fd] = peer
         self._poller.add(peer.fd, READ)
 
@@ -83,16 +87,14 @@ class Reception:
             peer.send(encode(Kind.DENIED, 0, b"", str(error).encode()), hang_up=True)
             return
         if handshake.done:
-            self._unproven.pop(peer.fd, None)
+            self.unproven.pop(peer.fd, None)
             peer.trust()
         peer.send(answer)
 
     def patience(self) -> float | None:
         """How long the leader may wait: connections that never prove themselves are dropped in time."""
-        if not self._unproven:
-            return None
         now = SYSTEM_CLOCK.monotonic()
-        for fd, expires in list(self._unproven.items()):
+        for fd, expires in list(self.unproven.items()):
             if expires > now:
                 return expires - now
             peer = self.peers.get(fd)
@@ -103,5 +105,5 @@ class Reception:
     def part(self, peer: Peer) -> None:
         """Ends the connection of a client."""
         self.peers.pop(peer.fd, None)
-        self._unproven.pop(peer.fd, None)
+        self.unproven.pop(peer.fd, None)
         peer.close()

@@ -102,7 +102,7 @@ class Decoder:
         allocate: gives writable memory for a buffer of so many bytes.
     """
 
-    __slots__ = ("_allocate", "_assembly", "_max_bytes", "_skip", "_tail")
+    __slots__ = ("_allocate", "_assembly", "_max_bytes", "_skip", "_tail", "assembling")
 
     def __init__(self, max_bytes: int, allocate: Callable[[int], memoryview] | None = None) -> None:
         self._max_bytes = max_bytes
@@ -110,10 +110,7 @@ class Decoder:
         self._tail = b""
         self._assembly: _Assembly | None = None
         self._skip = 0
-
-    @property
-    def assembling(self) -> bool:
-        return self._assembly is not None
+        self.assembling = False
 
     @property
     def idle(self) -> bool:
@@ -132,6 +129,7 @@ class Decoder:
             return None
         frame = self._assembly.frame()
         self._assembly = None
+        self.assembling = False
         return frame
 
     def feed(self, data: bytes) -> list[Frame]:
@@ -142,10 +140,6 @@ class Decoder:
         Raises:
             WireError: this is not our protocol.
         """
-        if not self._tail and not self._skip:
-            frame = _whole(data, self._max_bytes)
-            if frame is not None:
-                return [frame]
         if self._tail:
             data = self._tail + data
             self._tail = b""
@@ -154,6 +148,15 @@ class Decoder:
         position = min(self._skip, end)
         self._skip -= position
         while end - position >= _HEADER_SIZE:
+            magic, kind, name_size, n_buffers, frame_id, body_size = _HEADER.unpack_from(data, position)
+            body_at = position + _HEADER_SIZE + name_size
+            if not n_buffers and body_at + body_size <= end and magic == MAGIC and kind in _KINDS:
+                size = name_size + body_size
+                if size <= self._max_bytes:  # a small call, all there: the usual case, made short
+                    name = str(data[body_at - name_size : body_at], "utf-8", "replace") if name_size else ""
+                    position = body_at + body_size
+                    frames.append(Frame(kind, frame_id, name, data[body_at:position], (), size))
+                    continue
             layout = _layout(data, position, end)
             if layout is None:
                 break
@@ -167,6 +170,7 @@ class Decoder:
             elif layout.stop - end > CHUNK_BYTES:
                 self._assembly = _Assembly(layout, self._allocate)
                 self._assembly.copy_in(memoryview(data)[layout.body_at :])
+                self.assembling = True
                 return frames
             else:
                 break
@@ -197,19 +201,6 @@ class _Layout(NamedTuple):
             buffers.append(bytearray(data[position : position + length]))
             position += length
         return Frame(self.kind, self.id, self.name, body, buffers, self.size)
-
-
-def _whole(data: bytes, max_bytes: int) -> Frame | None:
-    """The frame, if `data` is exactly one without buffers: what a small call looks like. A short cut, nothing else."""
-    size = len(data) - _HEADER_SIZE
-    if size < 0 or size > max_bytes:
-        return None
-    magic, kind, name_size, n_buffers, frame_id, body_size = _HEADER.unpack_from(data)
-    if name_size + body_size != size or n_buffers or magic != MAGIC or kind not in _KINDS:
-        return None
-    body_at = _HEADER_SIZE + name_size
-    name = str(data[_HEADER_SIZE:body_at], "utf-8", "replace") if name_size else ""
-    return Frame(kind, frame_id, name, data[body_at:], (), size)
 
 
 def _layout(data: bytes, at: int, end: int) -> _Layout | None:
