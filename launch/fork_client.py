@@ -33,10 +33,10 @@ class ForkServer:
     Args:
         process: interpreter options and environment of all its nodes.
         preload: modules that it imports before any fork.
-        directory: removed by the server when this process has died; None for nothing.
+        temporary: directories that the server removes when this process has died.
     """
 
-    def __init__(self, process: PythonProcess, preload: Sequence[str], directory: Path | None) -> None:
+    def __init__(self, process: PythonProcess, preload: Sequence[str], temporary: Sequence[Path]) -> None:
         self.channel, theirs = Channel.pair()
         self._command = [sys.executable, *_inherited_options(), *process.interpreter_options()]
         config = {
@@ -44,7 +44,7 @@ class ForkServer:
             "pid": os.getpid(),
             "path": [str(Path(part).absolute()) for part in sys.path],
             "preload": list(preload),
-            "directory": None if directory is None else str(directory),
+            "temporary": [str(directory) for directory in temporary],
         }
         environment = {**os.environ, **{name: value for name, value in process.env.items() if value is not None}}
         for name in (name for name, value in process.env.items() if value is None):
@@ -93,8 +93,12 @@ class ForkServer:
         """Asks for SIGKILL for a process and all it started."""
         self.channel.send({"do": "kill", "key": key})
 
+    def quit(self) -> None:
+        """Asks it to end, with any node it has left."""
+        self.channel.send({"do": "quit"})
+
     def close(self) -> None:
-        """Ends it, and any node it has left."""
+        """Blocks until it has ended, which it does by itself when it is not asked first."""
         self.channel.close()
         try:
             self._process.wait(_QUIT_S)

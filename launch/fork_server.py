@@ -37,8 +37,8 @@ def main(config: dict[str, Any]) -> NoReturn:
     """Serves one launcher until it goes.
 
     Args:
-        config: `fd` of the channel to the launcher, its `pid`, modules to `preload`, and the `directory` of sockets to
-            remove if the launcher dies.
+        config: `fd` of the channel to the launcher, its `pid`, modules to `preload`, and `temporary` directories
+            that go when the launcher is gone.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # the launcher decides
@@ -61,7 +61,8 @@ def main(config: dict[str, Any]) -> NoReturn:
 class _ForkServer:
     def __init__(self, channel: Channel, config: dict[str, Any]) -> None:
         self._channel = channel
-        self._directory: str | None = config["directory"]
+        self._temporary: list[str] = config["temporary"]
+        self._quit = False
         self._keys: dict[int, int] = {}  # by process id
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_w, False)
@@ -79,13 +80,16 @@ class _ForkServer:
 
     def serve(self) -> None:
         """Until the launcher says so, or is gone."""
-        while True:
+        while not self._quit:
             for key, _ in self._selector.select():
                 if key.data == "child":
                     self._reap()
                 elif key.data == "launcher" or not self._receive():
                     self._end_all()
+                    for directory in self._temporary:
+                        shutil.rmtree(directory, ignore_errors=True)
                     return
+        self._end_all()
 
     def _receive(self) -> bool:
         received = self._channel.receive()
@@ -96,6 +100,8 @@ class _ForkServer:
                 self._fork(message, fds)
             elif message["do"] == "kill":
                 self._kill(message["key"])
+            else:
+                self._quit = True
         return True
 
     def _fork(self, message: Message, fds: list[int]) -> None:
@@ -179,5 +185,3 @@ class _ForkServer:
         for pid in linux.children():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)

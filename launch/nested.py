@@ -16,7 +16,7 @@ from launch.python_process import PythonProcess
 from launch.run_directory import RunDirectory
 from launch.supervisor import RestartPolicy, StopRequested
 from topology.context import NodeContext, StopToken, derive_seeds
-from topology.errors import ProgramError
+from topology.errors import CourierError, ProgramError
 from topology.executable import Executable
 
 __all__ = ["run_nested"]
@@ -39,8 +39,8 @@ class _Inside:
         return RunDirectory(self.parent.run_directory)
 
     @property
-    def socket_directory(self) -> Path | None:
-        return None  # the run's own launcher removes it
+    def temporary_directories(self) -> tuple[Path, ...]:
+        return ()  # they are the run's
 
     def context(self, node: PlannedNode, stop: StopToken) -> NodeContext:
         return NodeContext(
@@ -79,7 +79,9 @@ def run_nested(executables: Sequence[Executable], parent: NodeContext, process: 
         backend.close()
     for number, outcome in engine.supervisor.reported_failures():
         executable = plan.nodes[number].executable
-        raise node_failed(executable.label, executable.index, outcome)
+        # So that the node's own failure counts as secondary when this one does.
+        cause = CourierError(outcome.message) if outcome.secondary else None
+        raise node_failed(executable.label, executable.index, outcome) from cause
 
 
 def _ignore(reason: str) -> None:

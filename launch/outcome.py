@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import final
 
-from topology.errors import ConnectionBroken, CourierError, NodeFailed, ReplayError
+from topology.errors import CourierError, NodeFailed, ReplayError
 
 __all__ = ["CLEAN", "Outcome", "describe_exit", "node_failed", "outcome_of"]
 
@@ -24,7 +24,7 @@ class Outcome:
         message: one line: what happened.
         exit_code: of the process (negative: the signal), or what it would have been.
         remote_traceback: as Python prints it; "" when there is none.
-        secondary: it failed since another node went away, so that one's failure is the one to read.
+        secondary: it failed in a remote call. If another node failed or the program stops, that is why.
         late: it did not end when it should have, and was given up.
         error: the exception itself, where the node ran in this process.
     """
@@ -53,8 +53,8 @@ def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int 
     """
     if error is None:
         return CLEAN
-    chain = list(_chain(error))
-    if stopping and any(isinstance(part, CourierError | ReplayError) for part in chain):
+    remote = any(isinstance(part, CourierError | ReplayError) for part in _chain(error))
+    if stopping and remote:
         return CLEAN
     if isinstance(error, SystemExit):
         return _of_exit(error)
@@ -64,7 +64,7 @@ def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int 
         message=_one_line(error),
         exit_code=1,
         remote_traceback="".join(traceback.format_exception(error)),
-        secondary=any(isinstance(part, ConnectionBroken) for part in chain),
+        secondary=remote,
         error=error,
     )
 

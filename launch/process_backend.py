@@ -40,7 +40,7 @@ class ProcessSurroundings(Protocol):
     def directory(self) -> RunDirectory: ...
 
     @property
-    def socket_directory(self) -> Path | None: ...
+    def temporary_directories(self) -> tuple[Path, ...]: ...
 
     def context(self, node: PlannedNode, stop: StopToken) -> NodeContext: ...
 
@@ -104,8 +104,8 @@ class ProcessBackend:
         for node in plan.nodes:
             configuration = node.process.configuration()
             if configuration not in self._servers:
-                directory = self._surroundings.socket_directory
-                self._servers[configuration] = ForkServer(node.process, plan.preload, directory)
+                temporary = self._surroundings.temporary_directories
+                self._servers[configuration] = ForkServer(node.process, plan.preload, temporary)
         for number, node in enumerate(plan.nodes):  # while the servers come up
             self._setups[number] = self._setup(node).dumps()
         for server in self._servers.values():
@@ -176,7 +176,7 @@ class ProcessBackend:
 
     def _release(self) -> None:
         for server in self._servers.values():
-            server.channel.close()
+            server.quit()
         for server in self._servers.values():
             server.close()
         for worker in self._workers.values():
@@ -201,10 +201,10 @@ class ProcessBackend:
                 if source is None:
                     if not self._adopt():
                         return
-                elif isinstance(source, ForkServer):
-                    self._hear_server(source)
-                else:
+                elif isinstance(source, _Worker):
                     self._hear_node(source)
+                else:
+                    self._hear_server(source)
 
     def _adopt(self) -> bool:
         received = self._wake_receiver.receive()
@@ -214,6 +214,11 @@ class ProcessBackend:
                 worker.listened = True
                 self._selector.register(worker.control, selectors.EVENT_READ, worker)
         return received is not None
+
+    def _hear_nodes(self) -> None:
+        for key, _ in self._selector.select(0):
+            if isinstance(key.data, _Worker):
+                self._hear_node(key.data)
 
     def _hear_node(self, worker: _Worker) -> None:
         if worker.ended:  # heard of in the same moment, from its server
@@ -245,6 +250,8 @@ class ProcessBackend:
             for key in lost:
                 self._end(key, Outcome(failed=True, message="its fork server was killed", exit_code=None))
             return
+        if any(message["event"] == "exited" for message, _ in received):
+            self._hear_nodes()  # whoever asked for a stop did so before others failed over it
         for message, _ in received:
             key = message["key"]
             match message["event"]:

@@ -312,7 +312,8 @@ class Supervisor:
         record.exit_code = outcome.exit_code
         record.late = record.late or outcome.late
         record.message = outcome.message if outcome.late else record.message
-        if not outcome.failed or record.late:
+        # Nodes hear of a stop one after the other, so a call may fail before its node has heard.
+        if not outcome.failed or record.late or (self.stopping and outcome.secondary):
             record.state = NodeState.STOPPED if self.stopping else NodeState.FINISHED
             commands: list[Command] = []
         elif not self.stopping and record.restarts < record.policy.max_restarts:

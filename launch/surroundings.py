@@ -61,9 +61,9 @@ class Surroundings:
         )
 
     @property
-    def socket_directory(self) -> Path:
-        """Where the unix sockets are."""
-        return self.endpoints.directory
+    def temporary_directories(self) -> tuple[Path, ...]:
+        """What must go with the run, also when this process is killed."""
+        return (self.endpoints.directory, *([] if self._temporary is None else [self._temporary]))
 
     def release(self) -> None:
         """Gives back what the run does not leave behind."""

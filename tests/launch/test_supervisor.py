@@ -147,6 +147,15 @@ def test_a_real_failure_after_the_stop_counts() -> None:
     assert supervisor.failures == [(0, FAILURE)]
 
 
+def test_a_call_that_fails_before_its_node_hears_of_the_stop_is_a_clean_end() -> None:
+    supervisor = make(2)
+    supervisor.handle(StopRequested("enough"), 0.0)
+    supervisor.handle(Ended(0, LOST_PEER), 0.1)
+    supervisor.handle(Ended(1), 0.2)
+    assert states(supervisor) == ["stopped", "stopped"]
+    assert not supervisor.failures
+
+
 def test_a_second_end_of_one_node_means_nothing() -> None:
     supervisor = make(2)
     supervisor.handle(Ended(0), 0.0)
