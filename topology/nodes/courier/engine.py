@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import contextlib
 import threading
 import time
 from collections import deque
@@ -102,7 +103,8 @@ class Engine:
     def stop(self) -> None:
         """Ends every conversation."""
         self._stopping = True
-        self._bell_end.send(b"\0")
+        with contextlib.suppress(OSError):  # its threads may have seen the flag and gone already
+            self._bell_end.send(b"\0")
         self._end.set()
         self._watch.set()
         for peer in list(self._reception.peers.values()):
