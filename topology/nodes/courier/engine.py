@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
-import contextlib
 import threading
 import time
 from collections import deque
