@@ -440,3 +440,46 @@ def test_run_json_knows_the_processes_while_they_run() -> None:
 class Pid:
     def pid(self) -> int:
         return os.getpid()
+
+
+def call_for_ever(server: Any) -> None:
+    while True:
+        server.get()
+
+
+def stop_after_calls(servers: list[Any], barrier: int) -> None:
+    for _ in range(barrier):
+        for server in servers:
+            server.get()
+    lp.stop()
+
+
+def test_a_stop_amid_calls_is_clean_whoever_hears_of_it_first(launch: Callable[..., lp.Run]) -> None:
+    for calls in (1, 30, 100):
+        program = lp.Program("test")
+        with program.group("server"):
+            servers = [program.add_node(lp.CourierNode(Server)) for _ in range(3)]
+        with program.group("caller"):
+            for server in servers:
+                program.add_node(lp.PyNode(call_for_ever, server))
+        program.add_node(lp.PyNode(stop_after_calls, servers, calls), label="stopper")
+        run = launch(program)
+        assert run.wait(timeout=20)
+        assert run.state == "finished"
+
+
+def test_a_node_may_launch_a_program_of_its_own(launch: Callable[..., lp.Run], kind: str, tmp_path: Path) -> None:
+    run = launch(program_of(outer=functools.partial(launch_inside, kind, tmp_path), other=wait_for_stop))
+    assert run.wait(["outer"], timeout=20)
+    assert (tmp_path / "inner").exists()
+    assert run.status()["other/0"] == "running"
+
+
+def launch_inside(kind: str, directory: Path) -> None:
+    inner = lp.launch(program_of(inner=functools.partial(touch_and_stop, directory / "inner")), kind)
+    assert inner.wait(timeout=20)
+
+
+def touch_and_stop(path: Path) -> None:
+    path.touch()
+    lp.stop()

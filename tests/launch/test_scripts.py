@@ -725,7 +725,7 @@ def test_sigterm_of_one_node_stops_the_program(run_script: RunScript) -> None:
 
 
 def test_exit_functions_of_a_node_are_called(run_script: RunScript) -> None:
-    code, output = run_script(
+    _, output = run_script(
         """
         import atexit, threading, time
         def node(how):
