@@ -85,9 +85,24 @@ def test_a_failure_in_the_background_is_raised_where_counting_goes_on(clock):
     clock.advance(1.0, child._changed)
     assert parent.arrived.acquire(timeout=10)
     child._thread.join(10)
-    with pytest.raises(RuntimeError, match="could not hand on its counts: gone") as raised:
+    with pytest.raises(ConnectionBroken, match="gone") as raised:
         child.increment(steps=1)
-    assert isinstance(raised.value.__cause__, ConnectionBroken)
+    assert "while the counter 'actor' handed on its counts" in raised.value.__notes__[0]
+    with pytest.raises(ConnectionBroken):
+        child.close()
+
+
+def test_a_counter_that_hears_of_the_stop_first_is_no_failure(clock, context):
+    parent = Parent()
+    parent.error = ConnectionBroken("gone")
+    with bind_context(context):
+        child = ChildCounter(parent, "actor", max_delay_s=1.0, clock=clock)
+        child.increment(steps=1)
+        clock.advance(1.0, child._changed)
+        assert parent.arrived.acquire(timeout=10)
+        child._thread.join(10)
+        context.stop.set()
+        child.close()
 
 
 def test_after_the_stop_a_missing_counter_is_no_failure(clock):

@@ -125,7 +125,8 @@ class ChildCounter:
         """Counts under this counter's prefix. Does not block, unless `max_delay_s` is 0.
 
         Raises:
-            RuntimeError: the counter is closed, or earlier counts could not be handed on (the cause says why).
+            RuntimeError: the counter is closed.
+            CourierError: earlier counts could not be handed on.
         """
         self._add({f"{self._prefix}_{name}": count for name, count in counts.items()})
 
@@ -161,22 +162,21 @@ class ChildCounter:
         After the stop of the program the counter may be gone already: then the last counts are lost.
 
         Raises:
-            RuntimeError: earlier counts could not be handed on.
-            CourierError: the last ones could not, though the program runs.
+            CourierError: counts could not be handed on, though the program runs.
         """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(_JOIN_TIMEOUT_S)
-        self._raise_error()
-        if self._pending:
-            try:
+        try:
+            self._raise_error()
+            if self._pending:
                 self.flush()
-            except CourierError:
-                context = try_get_context()
-                if context is None or not context.stop.is_set():
-                    raise
+        except CourierError:
+            context = try_get_context()
+            if context is None or not context.stop.is_set():
+                raise
 
     def _add(self, counts: Mapping[str, int]) -> None:
         _check(counts)
@@ -211,11 +211,10 @@ class ChildCounter:
             except ProgramStopped:
                 return
             except Exception as error:  # noqa: BLE001 - raised again in the thread that counts
+                error.add_note(f"in the background, while the counter {self._prefix!r} handed on its counts")
                 self._error = error
                 return
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise RuntimeError(
-                f"The counter {self._prefix!r} could not hand on its counts: {self._error}"
-            ) from self._error
+            raise self._error

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any, final
 
-from topology import stopping
+from topology.agents.core.stopping import until_stopped
 from topology.clock import SYSTEM_CLOCK, Clock
+from topology.context import StopToken
 from topology.errors import DeadlineExceeded
 
 __all__ = ["FINAL_EVALUATIONS", "StepsLimiter"]
@@ -24,6 +25,7 @@ class StepsLimiter:
     Args:
         counter: courier client of the run's `Counter`.
         max_steps: the limit.
+        stop: of the program.
         name: the count that is limited.
         final_evaluations: how many final evaluations to wait for after the limit, before the stop.
         final_timeout_s: how long to wait for them, in seconds.
@@ -35,6 +37,7 @@ class StepsLimiter:
         counter: Any,
         max_steps: int,
         *,
+        stop: StopToken,
         name: str = "actor_steps",
         final_evaluations: int = 0,
         final_timeout_s: float = 300.0,
@@ -44,13 +47,18 @@ class StepsLimiter:
             raise ValueError(f"The limit of {name} must be at least 1, got {max_steps}")
         self._counter = counter
         self._max_steps = max_steps
+        self._stop = stop
         self._name = name
         self._final_evaluations = final_evaluations
         self._final_timeout_s = final_timeout_s
         self._clock = clock
 
     def run(self) -> None:
-        """Blocks until the limit is reached, then stops the program and returns. Raises `ProgramStopped`."""
+        """Blocks until the limit is reached, then stops the program; returns too when something else stops it."""
+        with until_stopped(self._stop):
+            self._limit()
+
+    def _limit(self) -> None:
         started = self._clock.monotonic()
         counts = self._counter.when_reached(self._name, self._max_steps)
         seconds = self._clock.monotonic() - started
@@ -60,7 +68,7 @@ class StepsLimiter:
         overshoot = counts[self._name] - self._max_steps
         text = f"{self._name} reached {self._max_steps} after {seconds:.1f} s ({overshoot} steps over)"
         print(text, flush=True)  # noqa: T201 - one line in the node's log, and in the run's live view
-        stopping.stop(text)
+        self._stop.request(text)
 
     def _wait_for_final_evaluations(self) -> None:
         future = self._counter.futures.when_reached(FINAL_EVALUATIONS, self._final_evaluations)

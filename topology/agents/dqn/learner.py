@@ -60,19 +60,23 @@ def _make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
 
 def make_initial_state(network: QNetwork, spec: EnvironmentSpec, config: DQNConfig, seed: int) -> TrainingState:
     """The state before the first update; a function of `seed`."""
-    observation = np.zeros((1, *spec.observations.shape), spec.observations.dtype)
-
-    @jax.jit
-    def initialise(key: jax.Array) -> TrainingState:
-        params = network.init(key, observation)
-        steps = jnp.zeros((), jnp.int32)
-        return TrainingState(params, params, _make_optimizer(config).init(params), steps)
-
-    state: TrainingState = initialise(jax.random.key(seed))
-    return state
+    observations = spec.observations
+    return _make_initialise(network, tuple(observations.shape), observations.dtype, config)(jax.random.key(seed))
 
 
 @functools.lru_cache(maxsize=8)  # learners of equal settings in one process compile once
+def _make_initialise(
+    network: QNetwork, shape: tuple[int, ...], dtype: np.dtype[Any], config: DQNConfig
+) -> Callable[[jax.Array], TrainingState]:
+    @jax.jit
+    def initialise(key: jax.Array) -> TrainingState:
+        params = network.init(key, np.zeros((1, *shape), dtype))
+        return TrainingState(params, params, _make_optimizer(config).init(params), jnp.zeros((), jnp.int32))
+
+    return initialise
+
+
+@functools.lru_cache(maxsize=8)
 def make_update(network: QNetwork, config: DQNConfig) -> Update:
     """A compiled function that makes `updates_per_call` updates, one after the other.
 

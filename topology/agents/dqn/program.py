@@ -86,7 +86,7 @@ class DQN:
     def coordinator(self, counter: Any, max_actor_steps: int) -> StepsLimiter:
         """Stops the program after `max_actor_steps`, and the evaluation that follows them."""
         final = 1 if self._config.final_evaluation_episodes else 0
-        return StepsLimiter(counter, max_actor_steps, final_evaluations=final)
+        return StepsLimiter(counter, max_actor_steps, stop=get_context().stop, final_evaluations=final)
 
     def learner(self, replay: Client, counter: Any) -> DQNLearner:
         """Learns, and serves its weights."""
