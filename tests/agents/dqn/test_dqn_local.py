@@ -1,7 +1,9 @@
 """DQN in one process: the same run twice, and learning."""
 
+import dm_env
 import numpy as np
 import pytest
+from dm_env import specs
 
 from topology.agents.dqn.config import DQNConfig
 from topology.agents.dqn.local import LocalRun, run_local
@@ -49,6 +51,40 @@ def test_what_has_no_end_or_no_ratio_is_refused():
         run_local(DQNConfig(max_actor_steps=None))
     with pytest.raises(ProgramError, match="needs samples_per_insert"):
         LocalRun(DQNConfig(samples_per_insert=None))
+
+
+class Lamp(dm_env.Environment):
+    """One decision: say whether the picture is bright."""
+
+    def __init__(self, *, seed=None):
+        self.random = np.random.default_rng(seed)
+        self.ended = True
+
+    def reset(self):
+        self.bright, self.ended = int(self.random.integers(2)), False
+        return dm_env.restart(self.picture())
+
+    def step(self, action):
+        if self.ended:
+            return self.reset()
+        self.ended = True
+        return dm_env.termination(float(action == self.bright), self.picture())
+
+    def observation_spec(self):
+        return specs.BoundedArray((12, 12, 1), np.uint8, 0, 255)
+
+    def action_spec(self):
+        return specs.DiscreteArray(2)
+
+    def picture(self):
+        return np.full((12, 12, 1), 40 + 160 * self.bright, np.uint8)
+
+
+def test_it_learns_from_pictures():
+    config = DQNConfig(
+        **{**vars(SMALL), "max_actor_steps": 1000, "learning_rate": 3e-3, "final_evaluation_episodes": 30}
+    )
+    assert run_local(config, Lamp).evaluations[-1][1].mean_return == 1.0
 
 
 def test_it_learns_catch():
