@@ -130,7 +130,7 @@ def serve_ours(where: str) -> str:
     arrays: dict[int, np.ndarray] = {}
     server = Server("benchmark", address=where)
     server.bind("echo", lambda x: x)
-    server.bind("sink", lambda x: None)
+    server.bind("sink", lambda _: None)
     server.bind("make", lambda n: arrays.setdefault(n, np.zeros(n, np.uint8)))
     server.start()
     return server.address
@@ -209,7 +209,7 @@ def serve_peak(where: str) -> str:
     from topology.nodes.courier import Server
 
     server = Server("peak", address=where)
-    server.bind("take", lambda arrays: None)
+    server.bind("take", lambda _: None)
     server.bind("give", lambda count: [np.ones(GIB, np.uint8) for _ in range(count)])
     server.bind("peak", peak_bytes)
     server.start()
@@ -285,7 +285,14 @@ class Report:
         sign, limit = target.split()
         met = ratio <= float(limit) if sign == "<=" else ratio >= float(limit)
         self.bars.append(
-            {"name": name, "ours": round(ours, 3), "peer": round(peer, 3), "ratio": round(ratio, 3), "target": target, "met": met}
+            {
+                "name": name,
+                "ours": round(ours, 3),
+                "peer": round(peer, 3),
+                "ratio": round(ratio, 3),
+                "target": target,
+                "met": met,
+            }
         )
 
     def print(self) -> int:

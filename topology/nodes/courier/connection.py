@@ -44,7 +44,7 @@ class Connection:
         Denied: somebody does, with another secret.
     """
 
-    __slots__ = ("_decoder", "_frames", "_readable", "sock")
+    __slots__ = ("_decoder", "_frames", "_readable", "ends_silently", "sock")
 
     def __init__(
         self,
@@ -58,6 +58,8 @@ class Connection:
         self.sock = transport.connect(address, deadline.remaining())
         self._decoder = Decoder(max_bytes, codec.allocate)
         self._frames: list[Frame] = []
+        # On this machine, sending to who has gone fails at once; over a network it succeeds, and the call is lost.
+        self.ends_silently = address.scheme == "tcp"
         self._readable = select.poll()
         self._readable.register(self.sock, select.POLLIN)
         try:
@@ -91,8 +93,8 @@ class Connection:
             except WireError as error:
                 raise Denied(str(error)) from error
 
-    def readable(self) -> bool:
-        """Whether there is something to read now: data, an end or an error."""
+    def ended(self) -> bool:
+        """Whether an idle connection is of no more use: nothing is owed to us, so what there is to read is its end."""
         return bool(self._readable.poll(0))
 
     def poller(self, bell: socket.socket) -> select.poll:

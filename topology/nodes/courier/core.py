@@ -136,7 +136,7 @@ class Core:
                 self._busy.discard(connection)
                 self._idle.append(connection)
                 if self._closed:
-                    self._close_idle()
+                    self._close_idle()  # it may have missed this one
                 if frame.size > self.options.max_message_bytes:
                     check_result(frame, name, self.address, self.options.max_message_bytes)
                 return frame
@@ -168,7 +168,7 @@ class Core:
             except IndexError:
                 break  # another thread took it
             self._busy.add(connection)
-            if not connection.readable():  # else there is an end to be read: nothing is owed to us
+            if not (connection.ends_silently and connection.ended()):
                 return connection, False
             self._drop(connection)
         try:

@@ -226,14 +226,14 @@ class Engine:
             self._watch.set()
         parts = self._handlers.perform(request)
         ended = time.monotonic()
-        request[2].took(ended - began)
         try:
             self._inline.pop()
-        except IndexError:  # the watchdog was here
+        except IndexError:  # the watchdog was here, and has noted what it saw
             self._handlers.reply(request, parts)
             return False
         if parts is not None:
             self._reply_or_hold(request, parts, ended)
+        request[2].took(ended - began)  # after the reply: by now the caller goes on
         return True
 
     def _reply_or_hold(self, request: Request, parts: list[Buffer], now: float) -> None:

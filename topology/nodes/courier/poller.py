@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import sys
+from collections.abc import Callable
 
 __all__ = ["READ", "WRITE", "Poller"]
 
@@ -17,6 +18,8 @@ if sys.platform == "linux":
 
         def __init__(self) -> None:
             self._epoll = select.epoll()
+            # Blocks for so many seconds, or for ever; gives pairs of descriptor and READ | WRITE.
+            self.wait: Callable[[float | None], list[tuple[int, int]]] = self._epoll.poll
 
         def add(self, fd: int, interest: int) -> None:
             self._epoll.register(fd, interest)
@@ -26,10 +29,6 @@ if sys.platform == "linux":
 
         def remove(self, fd: int) -> None:
             self._epoll.unregister(fd)
-
-        def wait(self, timeout_s: float | None) -> list[tuple[int, int]]:
-            """Blocks; pairs of descriptor and READ | WRITE."""
-            return self._epoll.poll(timeout_s)
 
         def close(self) -> None:
             self._epoll.close()
