@@ -44,7 +44,7 @@ class Connection:
         Denied: somebody does, with another secret.
     """
 
-    __slots__ = ("_decoder", "_frames", "_readable", "ends_silently", "sock")
+    __slots__ = ("_decoder", "_frames", "_readable", "sock")
 
     def __init__(
         self,
@@ -58,8 +58,6 @@ class Connection:
         self.sock = transport.connect(address, deadline.remaining())
         self._decoder = Decoder(max_bytes, codec.allocate)
         self._frames: list[Frame] = []
-        # On this machine, sending to who has gone fails at once; over a network it succeeds, and the call is lost.
-        self.ends_silently = address.scheme == "tcp"
         self._readable = select.poll()
         self._readable.register(self.sock, select.POLLIN)
         try:

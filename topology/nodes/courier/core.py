@@ -168,7 +168,7 @@ class Core:
             except IndexError:
                 break  # another thread took it
             self._busy.add(connection)
-            if not (connection.ends_silently and connection.ended()):
+            if not connection.ended():
                 return connection, False
             self._drop(connection)
         try:
