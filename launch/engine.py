@@ -59,6 +59,11 @@ class Backend(Protocol):
 class Engine:
     """One run's event loop.
 
+    Attributes:
+        supervisor: the state of the run. Only read it holding `changed`, where more than one value matters.
+        changed: notified after every change.
+        started: set when every node was told to start.
+
     Args:
         policies: restart policy of every node, by its number.
         notice_s: how long nodes may take to end after a stop.
@@ -78,6 +83,7 @@ class Engine:
     ) -> None:
         self.supervisor = Supervisor.of(policies, notice_s)
         self.changed = threading.Condition()
+        self.started = threading.Event()
         self._on_stop = on_stop
         self._on_change = on_change
         self._clock = clock
@@ -97,6 +103,7 @@ class Engine:
         while True:
             for command in commands:
                 self._execute(command)
+            self.started.set()
             self._tell()
             with self.changed:
                 self.changed.notify_all()

@@ -66,6 +66,7 @@ class Run:
         at_exit.wait_for(self)
         _logger.info("the run %s starts; its logs are in %s", self.run_id, surroundings.directory.logs)
         threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True).start()
+        self._engine.started.wait()  # some Pythons start no thread once the script has ended
         return self
 
     def post_stop(self, reason: str) -> None:
@@ -256,6 +257,7 @@ class Run:
             self._report_late()
             self._surroundings.release()
             signals.unregister(self)
+            self._engine.started.set()
             self._ended.set()
 
     def _report_late(self) -> None:
