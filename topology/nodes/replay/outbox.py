@@ -7,9 +7,9 @@ from typing import NamedTuple, final
 
 import numpy as np
 
-from topology.nodes.replay.history import StepBuffer
 from topology.nodes.replay.layouts import LayoutSpec
 from topology.nodes.replay.messages import Cells, ItemRun, WriteBatch
+from topology.nodes.replay.step_buffer import StepBuffer
 
 __all__ = ["Outbox", "Pending", "PendingRun"]
 

@@ -11,10 +11,10 @@ from typing import Protocol, final
 
 from topology.clock import Clock, Deadline
 from topology.errors import ReplayDeadlineExceeded, ReplayError
-from topology.nodes.replay.history import StepBuffer
 from topology.nodes.replay.messages import StreamLost, WriteBatch
 from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
 from topology.nodes.replay.specs import Signature
+from topology.nodes.replay.step_buffer import StepBuffer
 from topology.nodes.replay.stopping import reason_of
 
 __all__ = ["Backend", "Sender"]

@@ -8,11 +8,12 @@ hashable, picklable (classes by reference or by value), and comparable across pr
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, final
 
-__all__ = ["Path", "Shape", "describe", "flatten", "leaf_count", "paths", "show_path", "unflatten"]
+__all__ = ["Matcher", "Path", "Shape", "describe", "flatten", "leaf_count", "paths", "show_path", "unflatten"]
 
 Path: TypeAlias = "tuple[str | int, ...]"
 # None for a leaf; else (class of the container, keys, shapes of the children).
@@ -78,6 +79,70 @@ def _open(tree: Any) -> tuple[type, tuple[str | int, ...], list[Any]]:
         return (list if isinstance(tree, list) else tuple), tuple(range(len(tree))), list(tree)
     keys = tuple(field.name for field in dataclasses.fields(tree))
     return kind, keys, [getattr(tree, str(key)) for key in keys]
+
+
+@final
+class Matcher:
+    """Takes apart trees of one known shape, several times faster than `flatten`, which must find the shape out.
+
+    Attributes:
+        shape: the shape.
+    """
+
+    __slots__ = ("_children", "_kind", "_matchers", "_size", "shape")
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self._kind: type | None = None
+        self._size: int | None = None  # None where the class implies it
+        self._children: Callable[[Any], Sequence[Any]] = lambda leaf: (leaf,)
+        self._matchers: list[Matcher] | None = None  # None when all children are leaves
+        if shape is not None:
+            self._kind, keys, shapes = shape
+            self._children = _opener(self._kind, keys)
+            if issubclass(self._kind, dict | list | tuple):
+                self._size = len(keys)
+            if any(shapes):
+                self._matchers = [Matcher(child) for child in shapes]
+
+    def leaves(self, tree: Any) -> Sequence[Any] | None:
+        """The leaves of `tree`, in the order of `flatten`; None when it is of another shape."""
+        if self._kind is not None and type(tree) is not self._kind:
+            return None
+        if self._size is not None and len(tree) != self._size:
+            return None
+        try:
+            children = self._children(tree)
+        except (KeyError, AttributeError):
+            return None
+        if self._matchers is not None:
+            return self._descend(self._matchers, children)
+        for child in children:
+            if _known.get(type(child), True) and _is_container(child):
+                return None
+        return children
+
+    @staticmethod
+    def _descend(matchers: Sequence[Matcher], children: Sequence[Any]) -> list[Any] | None:
+        leaves: list[Any] = []
+        for matcher, child in zip(matchers, children, strict=True):
+            some = matcher.leaves(child)
+            if some is None:
+                return None
+            leaves.extend(some)
+        return leaves
+
+
+def _opener(kind: type, keys: tuple[str | int, ...]) -> Callable[[Any], Sequence[Any]]:
+    """A function that gives the children of a container of that class which has these keys."""
+    if issubclass(kind, list | tuple):
+        return lambda tree: tree
+    named = issubclass(kind, dict)
+    if len(keys) > 1:
+        return operator.itemgetter(*keys) if named else operator.attrgetter(*map(str, keys))
+    if named:
+        return lambda tree: [tree[key] for key in keys]
+    return lambda tree: [getattr(tree, str(key)) for key in keys]
 
 
 def unflatten(shape: Shape, leaves: Sequence[Any]) -> Any:

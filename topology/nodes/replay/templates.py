@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
-from topology.nodes.replay.history import ColumnHistory, StepBuffer
-from topology.nodes.replay.structure import Path, Shape, paths, show_path, unflatten
+from topology.nodes.replay.history import ColumnHistory, Spans
+from topology.nodes.replay.step_buffer import StepBuffer
+from topology.nodes.replay.structure import Matcher, Path, Shape, flatten, paths, show_path, unflatten
 
 __all__ = ["Template"]
 
@@ -20,15 +22,25 @@ class Template:
         self._column_of: dict[Path, int] = {}
         self._plans: dict[Shape, list[int]] = {}
         self._history: Any = None
+        self._spans = Spans(buffer)
+        self._latest = Matcher(None)
+        self._latest_plan: list[int] | None = None
 
-    def plan(self, shape: Shape) -> list[int]:
-        """The column of each leaf of a step of that structure.
+    def open(self, step: Any) -> tuple[Sequence[Any], list[int]]:
+        """The leaves of a step, and the column of each. The list of columns is the same object for the same structure.
 
         Raises:
             ValueError: a container there is of another type, or a leaf, in earlier steps.
         """
+        leaves = self._latest.leaves(step)
+        if leaves is not None and self._latest_plan is not None:
+            return leaves, self._latest_plan
+        leaves, shape = flatten(step)
         plan = self._plans.get(shape)
-        return self._add(shape) if plan is None else plan
+        if plan is None:
+            plan = self._add(shape)
+        self._latest, self._latest_plan = Matcher(shape), plan
+        return leaves, plan
 
     def path_text(self, column: int) -> str:
         """The column's path, for messages."""
@@ -44,7 +56,7 @@ class Template:
         if not self._plans:
             raise RuntimeError("history cannot be read before append was called at least once")
         if self._history is None:
-            leaves = [ColumnHistory(self._buffer, self._column_of[path]) for path in paths(self._union)]
+            leaves = [ColumnHistory(self._buffer, self._spans, self._column_of[path]) for path in paths(self._union)]
             self._history = unflatten(self._union, leaves)
         return self._history
 

@@ -17,15 +17,17 @@ import numpy as np
 
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.errors import CourierError, ReplayError
-from topology.nodes.replay.history import StepBuffer, TrajectoryColumn
+from topology.nodes.replay.history import TrajectoryColumn
 from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
 from topology.nodes.replay.sender import Backend, Sender
 from topology.nodes.replay.specs import LeafSpec
-from topology.nodes.replay.structure import Shape, describe, flatten, paths
+from topology.nodes.replay.step_buffer import StepBuffer
+from topology.nodes.replay.structure import Matcher, Shape, describe, flatten, paths
 from topology.nodes.replay.templates import Template
 
 __all__ = ["TrajectoryWriter"]
 
+_MOST_RECENT = 1024
 _ARRAYS = (np.ndarray, np.generic)
 
 
@@ -67,6 +69,10 @@ class TrajectoryWriter:
         self._template = Template(self._buffer)
         self._sender = Sender(backend, self._buffer, clock)
         self._layout_of: dict[tuple[Any, ...], int] = {}
+        self._matcher = Matcher(None)  # of the latest trajectory
+        self._matchers: dict[Shape, Matcher] = {None: self._matcher}
+        # First step, stop (both relative to the next step) and layout of trajectories that were built lately.
+        self._recent: dict[tuple[Any, ...], tuple[int, int, int]] = {}
         self._admitted: set[tuple[str, int]] = set()
         self._step_is_open = False
         self._episode = secrets.randbits(64)
@@ -118,9 +124,12 @@ class TrajectoryWriter:
             TypeError: a leaf cannot be stored.
         """
         self._begin()
-        leaves, shape = flatten(data)
-        plan = self._template.plan(shape)
+        leaves, plan = self._template.open(data)
         buffer = self._buffer
+        if not (partial_step or self._step_is_open) and buffer.try_append(plan, leaves):
+            self._advance(1)
+            self._episode_steps += 1
+            return
         step = buffer.next_step - 1 if self._step_is_open else buffer.next_step
         columns, cells = buffer.columns, []
         for column, leaf in zip(plan, leaves, strict=True):
@@ -156,8 +165,7 @@ class TrajectoryWriter:
         self._begin()
         if self._step_is_open:
             raise ValueError("a partial step is open: close it with append before appending a batch")
-        leaves, shape = flatten(data)
-        plan = self._template.plan(shape)
+        leaves, plan = self._template.open(data)
         arrays = [np.asarray(leaf) for leaf in leaves]
         lengths = {array.shape[:1] for array in arrays}
         if len(lengths) != 1 or lengths & {(), (0,)}:
@@ -228,25 +236,41 @@ class TrajectoryWriter:
 
     def _layout(self, trajectory: Any) -> tuple[int, int, int]:
         """First step of an item, the step after its last, and the number of its layout."""
-        leaves, shape = flatten(trajectory)
-        buffer, first, last = self._buffer, self._buffer.next_step, -1
+        matcher = self._matcher
+        leaves = matcher.leaves(trajectory)
+        if leaves is None:
+            leaves, shape = flatten(trajectory)
+            matcher = self._matcher = self._matchers.setdefault(shape, Matcher(shape))
+        now, buffer = self._buffer.next_step, self._buffer
+        forms: list[Any] = [matcher]
         for leaf in leaves:
-            if type(leaf) is not TrajectoryColumn or leaf.buffer is not buffer:
+            if type(leaf) is not TrajectoryColumn or leaf.span.buffer is not buffer:
                 raise TypeError(
                     "the leaves of a trajectory are columns of this writer's history, such as "
                     f"writer.history['reward'][-1:], got {type(leaf).__name__}"
                 )
-            if leaf.first < first and leaf.steps:
-                first = leaf.first
-            if leaf.last > last and leaf.steps:
-                last = leaf.last
-        if last < 0:
+            if leaf.span.at != now:  # taken before the newest step
+                return self._find_layout(matcher.shape, leaves)
+            forms.append(leaf.span.form + leaf.column)
+        key = tuple(forms)
+        known = self._recent.get(key)
+        if known is None:
+            if len(self._recent) >= _MOST_RECENT:
+                self._recent.clear()
+            first, stop, layout = self._find_layout(matcher.shape, leaves)
+            known = self._recent[key] = (first - now, stop - now, layout)
+        return now + known[0], now + known[1], known[2]
+
+    def _find_layout(self, shape: Shape, leaves: Sequence[TrajectoryColumn]) -> tuple[int, int, int]:
+        spans = [leaf.span for leaf in leaves if leaf.span.steps]
+        if not spans:
             raise ValueError("an item needs at least one step; every leaf of the trajectory is empty")
+        first = min(span.first for span in spans)
         key = (shape, *[_pattern(leaf, first) for leaf in leaves])
         number = self._layout_of.get(key)
         if number is None:
             number = self._layout_of[key] = self._sender.outbox.add_layout(_layout_spec(shape, leaves, first))
-        return first, last + 1, number
+        return first, max(span.last for span in spans) + 1, number
 
     def _admit(self, table: str, layout: int) -> None:
         if self._validate:
@@ -317,7 +341,7 @@ class TrajectoryWriter:
 
 def _pattern(leaf: TrajectoryColumn, base: int) -> tuple[Any, ...]:
     """What two leaves have in common that take the same cells relative to their items' first steps."""
-    steps = leaf.steps
+    steps = leaf.span.steps
     if type(steps) is range:
         return leaf.column, steps.start - base, steps.stop - base, steps.step, leaf.is_squeezed
     return leaf.column, tuple([step - base for step in steps]), leaf.is_squeezed
@@ -325,6 +349,6 @@ def _pattern(leaf: TrajectoryColumn, base: int) -> tuple[Any, ...]:
 
 def _layout_spec(shape: Shape, leaves: Sequence[TrajectoryColumn], base: int) -> LayoutSpec:
     patterns = tuple(
-        LeafPattern(leaf.column, tuple(step - base for step in leaf.steps), leaf.is_squeezed) for leaf in leaves
+        LeafPattern(leaf.column, tuple(step - base for step in leaf.span.steps), leaf.is_squeezed) for leaf in leaves
     )
     return LayoutSpec(patterns, describe(shape), cloudpickle.dumps(shape), tuple(paths(shape)))
