@@ -227,7 +227,7 @@ def test_memory_stays_flat_while_items_are_overwritten(bench, make_table):
         bench.sample(table, 16).result(0)
     assert bench.group.live_rows == 100
     assert bench.group._allocator.high <= 100 + 37
-    assert table._items._pool.size <= 256
+    assert table._core.items._pool.size <= 256
 
 
 def test_episodes_are_counted(bench, make_table):

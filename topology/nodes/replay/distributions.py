@@ -28,9 +28,11 @@ class Distribution(abc.ABC):
 
     Attributes:
         removes_in_batches: whether removing k slots and then adding k gives what alternating would give.
+        is_random: whether choosing draws; otherwise there is always one slot that comes first.
     """
 
     removes_in_batches: bool = False
+    is_random: bool = True
 
     @abc.abstractmethod
     def add(self, slots: Slots, priorities: Floats) -> None:
@@ -50,6 +52,18 @@ class Distribution(abc.ABC):
     @abc.abstractmethod
     def clear(self) -> None:
         """Empties the set."""
+
+    @abc.abstractmethod
+    def order(self) -> Slots:
+        """All slots, in an order in which adding them to an empty set gives this one."""
+
+    def first(self, count: int) -> Slots:
+        """The `count` slots that come first, where choosing is not random."""
+        raise NotImplementedError(f"{type(self).__name__} chooses at random")
+
+    def chances(self, slots: Slots) -> Floats:
+        """The probability with which `choose` gives each of `slots`, where choosing is random."""
+        raise NotImplementedError(f"{type(self).__name__} does not choose at random")
 
     def pop(self, count: int, rng: np.random.Generator) -> tuple[Slots, Floats]:
         """`count` choices, each removed before the next."""
@@ -104,6 +118,12 @@ class UniformSet(Distribution):
     def clear(self) -> None:
         self._count = 0
 
+    def order(self) -> Slots:
+        return self._members[: self._count].copy()
+
+    def chances(self, slots: Slots) -> Floats:
+        return np.full(slots.size, 1.0 / self._count)
+
 
 @final
 class Proportional(Distribution):
@@ -149,10 +169,19 @@ class Proportional(Distribution):
         self._alive.fill(False)
         self._count = 0
 
+    def order(self) -> Slots:
+        return np.flatnonzero(self._alive)
+
+    def chances(self, slots: Slots) -> Floats:
+        total = self._tree.total
+        return self._tree.get(slots) / total if total > 0 else np.full(slots.size, 1.0 / self._count)
+
 
 @final
 class Ordered(Distribution):
     """First in first out, or last in first out: slots in the order they came, with gaps where some were removed."""
+
+    is_random = False
 
     def __init__(self, *, newest_first: bool) -> None:
         self._newest_first = newest_first
@@ -196,6 +225,11 @@ class Ordered(Distribution):
         return np.full(count, self._order[at]), np.ones(count)
 
     def pop(self, count: int, rng: np.random.Generator) -> tuple[Slots, Floats]:  # noqa: ARG002  (part of the interface)
+        slots = self.first(count)
+        self.remove(slots)
+        return slots, np.ones(count)
+
+    def first(self, count: int) -> Slots:
         span = self._order[self._head : self._tail]
         if self._newest_first:
             span = span[::-1]
@@ -203,12 +237,14 @@ class Ordered(Distribution):
         slots = slots[slots >= 0]
         if slots.size < count:
             slots = span[span >= 0]
-        slots = slots[:count].copy()
-        self.remove(slots)
-        return slots, np.ones(count)
+        return slots[:count].copy()
 
     def clear(self) -> None:
         self._head = self._tail = self._count = 0
+
+    def order(self) -> Slots:
+        span = self._order[self._head : self._tail]
+        return span[span >= 0]
 
     def _compact(self, extra: int) -> None:
         """Closes the gaps, into twice the room when less than half of it would stay free."""
@@ -230,6 +266,8 @@ class Heap(Distribution):
     A removed or updated entry stays in the heap, out of date, until it comes up or until such entries outnumber the
     others.
     """
+
+    is_random = False
 
     def __init__(self, *, sign: float) -> None:
         self._sign = sign
@@ -261,3 +299,10 @@ class Heap(Distribution):
     def clear(self) -> None:
         self._heap.clear()
         self._current.clear()
+
+    def order(self) -> Slots:
+        return np.array(sorted(self._current, key=self._current.__getitem__), np.int64)
+
+    def first(self, count: int) -> Slots:
+        alive = (entry for entry in self._heap if self._current.get(entry[2]) == entry[1])
+        return np.array([slot for _, _, slot in heapq.nsmallest(count, alive)], np.int64)

@@ -14,6 +14,7 @@ __all__ = [
     "SampleInfo",
     "SelectorOptions",
     "TableInfo",
+    "TableWorkerTime",
 ]
 
 
@@ -99,6 +100,26 @@ class RateLimiterInfo:
 
 @final
 @dataclass(frozen=True, kw_only=True)
+class TableWorkerTime:
+    """How a table has spent its life so far, in whole milliseconds. Calls wait in it; no thread of its own does.
+
+    Attributes:
+        sampling_ms: letting samples pass, and what they let pass.
+        inserting_ms: letting inserts pass, and what they let pass.
+        sleeping_ms: nothing waited.
+        waiting_for_sampling_ms: inserts waited for samples.
+        waiting_for_inserts_ms: samples waited for inserts.
+    """
+
+    sampling_ms: int
+    inserting_ms: int
+    sleeping_ms: int
+    waiting_for_sampling_ms: int
+    waiting_for_inserts_ms: int
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
 class TableInfo:
     """Settings and state of a table at one moment.
 
@@ -114,6 +135,7 @@ class TableInfo:
         num_episodes: episodes with an item in it.
         num_deleted_episodes: episodes that had an item in it and have none any more.
         num_unique_samples: items it holds, or held, that were sampled at least once.
+        table_worker_time: where its time went.
     """
 
     name: str
@@ -127,3 +149,4 @@ class TableInfo:
     num_episodes: int
     num_deleted_episodes: int
     num_unique_samples: int
+    table_worker_time: TableWorkerTime

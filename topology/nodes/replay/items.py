@@ -1,7 +1,8 @@
 """The items of one table: a column for each thing known about an item, by slot.
 
 The key of an item is its slot and how often that slot was used before, so that looking up 256 keys is a few numpy
-operations and no dictionary, and the key of an item that is gone is never mistaken for that of another.
+operations and no dictionary, and the key of an item that is gone is not mistaken for that of another (before the slot
+was used 16 million times). The highest byte of a key is zero, for those who must tell servers apart by it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _Slots = npt.NDArray[np.int64]
 
 _SLOT_BITS = 32
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
-_GENERATIONS = 1 << 32
+_GENERATIONS = 1 << 24
 
 
 @final
@@ -93,7 +94,7 @@ class Items:
             chosen = slots if where is None else slots[where]
             self._pools[self._pool_of[layout]].allocator.give_back(self._place[chosen].astype(np.int64))
         self._pool[slots] = -1
-        self._generation[slots] += 1
+        self._generation[slots] = (self._generation[slots] + np.uint32(1)) % np.uint32(_GENERATIONS)
         self._allocator.give_back(slots)
         self.count -= slots.size
         return held

@@ -83,9 +83,23 @@ class InsertRequest:
         priorities: [n].
         episode: the writer's episode they belong to.
         done: called once, without any lock held, with None or the error.
+        writer: who sends them; 0 for somebody who never sends an item twice.
+        serial: how many items that writer sent to the table before these.
     """
 
-    __slots__ = ("done", "episode", "error", "layout", "passed", "priorities", "rows", "since_s")
+    __slots__ = (
+        "done",
+        "episode",
+        "error",
+        "layout",
+        "passed",
+        "priorities",
+        "rows",
+        "serial",
+        "since_s",
+        "skipped",
+        "writer",
+    )
 
     def __init__(
         self,
@@ -94,13 +108,19 @@ class InsertRequest:
         priorities: npt.NDArray[np.float64],
         episode: int,
         done: Callable[[Exception | None], None],
+        *,
+        writer: int = 0,
+        serial: int = 0,
     ) -> None:
         self.layout = layout
         self.rows = rows
         self.priorities = priorities
         self.episode = episode
         self.done = done
+        self.writer = writer
+        self.serial = serial
         self.passed = 0
+        self.skipped = 0
         self.error: Exception | None = None
         self.since_s = math.inf  # when it began to wait
 
@@ -109,10 +129,16 @@ class InsertRequest:
         """Items that are not in the table yet."""
         return len(self.rows) - self.passed
 
+    def skip(self, count: int) -> None:
+        """Counts the first `count` items as passed: the table has taken them before."""
+        self.passed = self.skipped = min(count, len(self.rows))
+
     def finish(self) -> None:
         """Reports the end. Called by the table once it has let go of its lock."""
         if self.waiting:
             self.layout.group.release(self.rows[self.passed :])
+        if self.skipped:
+            self.layout.group.release(self.rows[: self.skipped])
         self.done(self.error)
 
 
@@ -123,12 +149,16 @@ class SampleRequest:
     Args:
         count: samples wanted; at least 1.
         done: called once, without any lock held, with what was drawn, or the error. Who gets the picks releases them.
+        distinct: whether no item may be among them twice.
     """
 
-    __slots__ = ("count", "done", "error", "picks", "since_s")
+    __slots__ = ("count", "distinct", "done", "error", "picks", "since_s")
 
-    def __init__(self, count: int, done: Callable[[list[Picks], Exception | None], None]) -> None:
+    def __init__(
+        self, count: int, done: Callable[[list[Picks], Exception | None], None], *, distinct: bool = False
+    ) -> None:
         self.count = count
+        self.distinct = distinct
         self.done = done
         self.picks: list[Picks] = []
         self.error: Exception | None = None

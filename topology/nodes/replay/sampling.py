@@ -10,9 +10,11 @@ import numpy.typing as npt
 from topology.nodes.replay.distributions import Distribution
 from topology.nodes.replay.items import Items
 
-__all__ = ["Draw", "draw"]
+__all__ = ["Draw", "draw", "draw_distinct"]
 
 _Slots = npt.NDArray[np.int64]
+
+_TRIES = 8
 
 
 class Draw(NamedTuple):
@@ -45,6 +47,58 @@ def draw(sampler: Distribution, items: Items, count: int, max_times_sampled: int
         items.times_sampled[slots] = 1
         return Draw(slots, probabilities, np.ones(slots.size, np.int32), slots.size, slots)
     slots, probabilities = sampler.choose(count, rng)
+    return _count(sampler, items, slots, probabilities, max_times_sampled)
+
+
+def draw_distinct(
+    sampler: Distribution, items: Items, count: int, max_times_sampled: int, rng: np.random.Generator, taken: _Slots
+) -> Draw:
+    """Like `draw`, but each item at most once, and none of `taken`; at least `count` others must be there.
+
+    Items are drawn one after the other, each in proportion to its weight among those that are left; those of weight
+    zero come last. The probability reported of each is that with which a single draw would have given it.
+    """
+    if sampler.is_random:
+        slots = _distinct(sampler, items, count, rng, taken)
+        probabilities = sampler.chances(slots)
+    else:
+        slots = sampler.first(count + taken.size)
+        slots = slots[~np.isin(slots, taken)][:count]
+        probabilities = np.ones(slots.size)
+    return _count(sampler, items, slots, probabilities, max_times_sampled)
+
+
+def _distinct(sampler: Distribution, items: Items, count: int, rng: np.random.Generator, taken: _Slots) -> _Slots:
+    """Draws with replacement and leaves out what was drawn before, which is the same as drawing without.
+
+    Where a few items have nearly all the weight that would take long: those drawn so far are then taken out of the
+    sampler, and put back at the end.
+    """
+    slots, out = taken, taken[:0]
+    wanted = taken.size + count
+    tries = 0
+    while slots.size < wanted:
+        if tries == _TRIES:
+            tries = 0
+            sampler.remove(slots[out.size :])
+            out = slots
+        tries += 1
+        more, _ = sampler.choose(2 * (wanted - slots.size) + 8, rng)
+        both = np.concatenate([slots, more])
+        slots = both[np.sort(np.unique(both, return_index=True)[1])]
+    if out.size:
+        sampler.add(out, items.priority[out])
+    return slots[taken.size : wanted]
+
+
+def _count(
+    sampler: Distribution,
+    items: Items,
+    slots: _Slots,
+    probabilities: npt.NDArray[np.float64],
+    max_times_sampled: int,
+) -> Draw:
+    """Counts the samples, up to and with the first that takes its item out."""
     times = items.times_sampled[slots] + _earlier_in_batch(slots) + 1
     used_up = slots[:0]
     if max_times_sampled:
