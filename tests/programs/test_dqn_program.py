@@ -40,7 +40,7 @@ def test_it_runs_as_threads_and_a_second_run_goes_on(tmp_path):
         assert limit <= final["actor_steps"] <= counts["actor_steps"] <= limit + 2 * 64
         assert counts["evaluator_final_evaluations"] == 1
         assert last(tmp_path, "counter-0", "progress") == 1.0
-    saved = sorted(int(path.name) for path in (tmp_path / "checkpoints" / "learner").iterdir())
+    saved = sorted(int(path.stem) for path in (tmp_path / "checkpoints" / "learner").iterdir())
     assert len(saved) == 2
     assert saved[1] > saved[0] > 0
 

@@ -160,9 +160,13 @@ def test_weights_are_copied_once_for_each_version(make_learner):
     assert learner.get_variables(["policy"]).values[0] is not first
 
 
-def test_a_loss_that_is_not_finite_ends_the_learner(make_learner):
-    with pytest.raises(FloatingPointError, match="lower learning_rate"):
-        make_learner([make_batch(reward=np.nan)]).step()
+def test_a_loss_that_is_not_finite_ends_the_learner_and_its_state_is_not_kept(make_learner, tmp_path):
+    replay = Replay([make_batch(), make_batch(reward=np.nan)])
+    with pytest.raises(FloatingPointError, match="after 6 updates: lower learning_rate"):
+        make_learner(replay, checkpointer=Checkpointer(tmp_path)).run()
+    assert len(replay.updates) == 1
+    assert list(tmp_path.iterdir()) == []
+    assert replay.closed
 
 
 def test_steps_are_counted_and_written(make_learner, rows, clock):
@@ -198,7 +202,7 @@ def test_it_saves_in_between(make_learner, tmp_path, clock):
             return super().sample()
 
     make_learner(Moving([make_batch()] * 2), checkpointer=Checkpointer(tmp_path)).run()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["3", "6"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["3.npz", "6.npz"]
 
 
 def test_a_state_fits_a_run_of_another_length(make_learner, tmp_path):

@@ -213,7 +213,6 @@ class DQNLearner:
         """
         batch = self._replay.sample()
         self._state, output = self._update(self._state, Transition(*batch.data), batch.probabilities)
-        self._replay.update_priorities(batch.keys, np.asarray(output.priorities, np.float64))
         loss = float(np.mean(output.loss))
         self._steps += self._config.updates_per_call
         if not np.isfinite(loss):
@@ -221,14 +220,16 @@ class DQNLearner:
                 f"The loss is {loss} after {self._steps} updates: lower learning_rate or max_gradient_norm, or clip "
                 "the rewards with max_abs_reward"
             )
+        self._replay.update_priorities(batch.keys, np.asarray(output.priorities, np.float64))
         self._report(loss, batch)
         return loss
 
     def run(self) -> None:
-        """Learns until the program stops; saves its state from time to time and at the end."""
+        """Learns until the program stops; saves its state from time to time and at the end, unless it failed."""
         try:
             with until_stopped(self._stop):
                 self._learn()
+            self.save()
         finally:
             self.close()
 
@@ -253,11 +254,8 @@ class DQNLearner:
             self._checkpointer.save(self._steps, self._state)
 
     def close(self) -> None:
-        """Saves the state and hands on the last counts."""
+        """Hands on the last counts and lets go of replay; saves nothing."""
         self._replay.close()
-        self.save()
-        if self._checkpointer is not None:
-            self._checkpointer.close()
         self._counts.close()
 
     def _report(self, loss: float, batch: Batch) -> None:
