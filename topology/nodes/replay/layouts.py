@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from topology.nodes.replay.compression import Compression
 from topology.nodes.replay.specs import LeafSpec
 from topology.nodes.replay.storage import ColumnSpec, RowGroup
 from topology.nodes.replay.structure import Path
@@ -123,7 +124,8 @@ def _leaf_shape(column: ColumnSpec, leaf: Leaf) -> tuple[int, ...]:
 class Store:
     """The row groups and layouts of one server, shared by its tables and writers. Thread-safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, compression: Compression | None = None) -> None:
+        self._compression = compression
         self._lock = threading.Lock()
         self._groups: dict[tuple[Any, ...], RowGroup] = {}
         self._layouts: dict[tuple[Any, ...], Layout] = {}
@@ -141,7 +143,7 @@ class Store:
         with self._lock:
             found = self._groups.get(key)
             if found is None:
-                found = self._groups[key] = RowGroup(specs)
+                found = self._groups[key] = RowGroup(specs, self._compression)
             return found
 
     def layout(self, group: RowGroup, spec: LayoutSpec) -> Layout:

@@ -4,8 +4,8 @@ All steps with the same columns form a `RowGroup`. A step has one row, the same 
 numbers, never bytes; a row is free again when nothing refers to it: no item, no writer that may still build items from
 it, no sample being copied out.
 
-A column is a list of segments that are never moved or copied to grow. A segment asks for address space only: pages
-become memory as rows are first written, and freed rows are used again before new ones.
+Freed rows are used again before new ones. When more than half of a group's rows are free, and they are many, the memory
+behind them goes back to the system.
 
 Locks: a group's lock covers its row numbers and counts. Bytes are copied without it, which is safe since a row is
 written before anybody else learns its number, and read only by those who hold a reference to it.
@@ -15,29 +15,20 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
 from topology.errors import ReplayError
-from topology.nodes.replay.structure import Path
+from topology.nodes.replay.columns import SEGMENT_BYTES, ColumnSpec, Rows, make_column
+from topology.nodes.replay.compression import Compression
 
-__all__ = ["Allocator", "Column", "ColumnSpec", "RowGroup"]
+__all__ = ["Allocator", "ColumnSpec", "RowGroup"]
 
-Rows = npt.NDArray[np.int64]
-
-_SEGMENT_BYTES = 256 << 20
+_TRIM_BYTES = 16 << 20  # so many bytes of free rows are kept for the next
 _MOST_ROWS = np.iinfo(np.int32).max
-
-
-class ColumnSpec(NamedTuple):
-    """One column of the steps of a writer: its place in the step's structure, its dtype and the shape of one cell."""
-
-    path: Path
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
 
 
 @final
@@ -85,68 +76,32 @@ class Allocator:
         self._free[self._free_count : end] = numbers
         self._free_count = end
 
-
-@final
-class Column:
-    """Cells of one dtype and shape, by row."""
-
-    __slots__ = ("_mask", "_segments", "_shift", "dtype", "shape")
-
-    def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], segment_bytes: int = _SEGMENT_BYTES) -> None:
-        self.dtype = dtype
-        self.shape = shape
-        cell_bytes = max(1, dtype.itemsize * math.prod(shape))
-        self._shift = max(0, min(24, (segment_bytes // cell_bytes).bit_length() - 1))
-        self._mask = (1 << self._shift) - 1
-        self._segments: list[npt.NDArray[Any]] = []
-
-    def reserve(self, rows: int) -> None:
-        """Makes sure that rows below `rows` exist."""
-        while len(self._segments) << self._shift < rows:
-            self._segments.append(np.empty((self._mask + 1, *self.shape), self.dtype))
-
-    def write(self, rows: Rows, cells: npt.NDArray[Any]) -> None:
-        """Copies `cells` [n, *shape] into `rows` [n]."""
-        for segment, local, where in self._by_segment(rows):
-            source = cells if where is None else cells[where]
-            first, count = int(local[0]), local.size
-            if int(local[-1]) - first == count - 1 and bool((local[1:] > local[:-1]).all()):
-                segment[first : first + count] = source
-            else:
-                segment[local] = source
-
-    def read(self, rows: Rows, out: npt.NDArray[Any]) -> None:
-        """Copies `rows` [n] into `out` [n, *shape], which must be contiguous."""
-        for segment, local, where in self._by_segment(rows):
-            if where is None:
-                # "clip" (the rows are in range) is what makes take write into `out` without a copy between.
-                segment.take(local, 0, out, "clip")
-            else:
-                out[where] = segment.take(local, 0)
-
-    def _by_segment(self, rows: Rows) -> Iterator[tuple[npt.NDArray[Any], Rows, npt.NDArray[np.bool_] | None]]:
-        """The segments that `rows` lie in, with the rows inside each and which of `rows` these are (None: all)."""
-        if len(self._segments) == 1:
-            yield self._segments[0], rows, None
-            return
-        numbers = rows >> self._shift
-        local = rows & self._mask
-        first = int(numbers[0])
-        if (numbers == first).all():
-            yield self._segments[first], local, None
-            return
-        for number in np.flatnonzero(np.bincount(numbers)).tolist():
-            where = numbers == number
-            yield self._segments[number], local[where], where
+    def restart(self, high: int, free: npt.NDArray[np.integer[Any]]) -> None:
+        """All numbers below `high` are handed out but `free` (ascending), of which the lowest go out first."""
+        self._next = high
+        self._free_count = free.size
+        self._free = np.empty(max(free.size, 64), np.int32)
+        self._free[: free.size] = free[::-1]
 
 
 @final
 class RowGroup:
     """All steps with the same columns. Thread-safe."""
 
-    def __init__(self, specs: Sequence[ColumnSpec], *, segment_bytes: int = _SEGMENT_BYTES) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ColumnSpec],
+        compression: Compression | None = None,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
         self.specs = tuple(specs)
-        self.columns = [Column(spec.dtype, spec.shape, segment_bytes) for spec in specs]
+        codecs = [None if compression is None else compression.codec(spec.path, _cell_bytes(spec)) for spec in specs]
+        self.columns = [make_column(spec, codec, segment_bytes) for spec, codec in zip(specs, codecs, strict=True)]
+        self._row_bytes = sum(column.cell_bytes for column in self.columns)
+        # Columns whose cells are objects, which must be let go of.
+        self._loose = [column for column in self.columns if not column.cell_bytes]
+        self._freed = 0  # since memory was given back
         self._lock = threading.Lock()
         self._allocator = Allocator()
         self._references = np.zeros(64, np.int32)
@@ -185,7 +140,31 @@ class RowGroup:
             dead = flat[self._references.take(flat) == 0]
             if dead.size:
                 # A row that was released twice here is in `dead` twice.
-                self._allocator.give_back(_distinct(dead))
+                self._free(_distinct(dead))
+
+    def _free(self, rows: Rows) -> None:
+        for column in self._loose:
+            column.discard(rows)
+        self._allocator.give_back(rows)
+        self._freed += rows.size
+        high = self._allocator.high
+        idle = high - self._allocator.live
+        if 2 * self._freed >= high and 2 * idle >= high and idle * self._row_bytes > _TRIM_BYTES:
+            self._trim()
+
+    def _trim(self) -> None:
+        """Gives memory back, and uses the lowest rows first from now on, so that more of it can follow."""
+        self._freed = 0
+        in_use = self._references[: self._allocator.high] > 0
+        high = in_use.size - int(in_use[::-1].argmax()) if in_use.any() else 0
+        free = ~in_use[:high]
+        self._allocator.restart(high, np.flatnonzero(free))
+        for column in self.columns:
+            column.trim(free)
+
+
+def _cell_bytes(spec: ColumnSpec) -> int:
+    return spec.dtype.itemsize * math.prod(spec.shape)
 
 
 def _ones(size: int) -> npt.NDArray[np.int32]:
