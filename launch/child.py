@@ -108,6 +108,9 @@ class _Node:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         set_process_context(self.context)
         outcome = self._run_entry()
+        with contextlib.suppress(OSError, ValueError):  # for the log; the node may have closed or replaced its stderr
+            sys.stderr.write(outcome.remote_traceback)
+            sys.stderr.flush()
         self._channel.send(
             {
                 "event": "outcome",

@@ -111,6 +111,11 @@ class ThreadOutput:
         self._attached[_key(context)] = output
         _outputs[_key(context)] = output
 
+    def write(self, context: NodeContext, text: str) -> None:
+        """Writes as the node."""
+        if text and (output := self._attached.get(_key(context))) is not None:
+            output.write(text)
+
     def close(self) -> None:
         """Puts the streams back when the last run ends."""
         global _users

@@ -108,14 +108,18 @@ class _ThreadBackend:
                 worker.node.executable.entry()
         except BaseException as raised:  # noqa: BLE001 - judged by the supervisor, raised again by Run.wait
             error = raised
+        outcome: Outcome | None = None
         while not worker.ended:
             # An interrupt may come late: when the entry has ended, and this thread is on its way out.
             with contextlib.suppress(SystemExit):
-                self._end(node, worker, outcome_of(error, stopping=self._stop_reason is not None, skip_frames=1))
+                outcome = outcome or outcome_of(error, stopping=self._stop_reason is not None, skip_frames=1)
+                self._end(node, worker, outcome)
 
     def _end(self, node: int, worker: _Worker, outcome: Outcome) -> None:
         with worker.lock:
             if not worker.ended:
+                if self._output is not None:
+                    self._output.write(worker.context, outcome.remote_traceback)
                 self._post(Ended(node, outcome))
                 worker.ended = True
 

@@ -38,6 +38,13 @@ class Script:
     def pid(self) -> int:
         return self.process.pid
 
+    def lines(self, *containing: str) -> None:
+        """Blocks until a line with each text has come, in whatever order."""
+        missing = set(containing)
+        while missing:
+            line = self.line()
+            missing = {text for text in missing if text not in line}
+
     def line(self, containing: str = "") -> str:
         assert self.process.stdout is not None
         seen = []

@@ -483,3 +483,12 @@ def launch_inside(kind: str, directory: Path) -> None:
 def touch_and_stop(path: Path) -> None:
     path.touch()
     lp.stop()
+
+
+@pytest.mark.parametrize("kind", ["local_mt", "local_mp"])
+def test_the_log_of_a_node_has_its_traceback_also_when_it_is_started_again(kind: str, tmp_path: Path) -> None:
+    run = lp.launch(program_of(flaky=functools.partial(fail_twice, tmp_path)), kind, restarts={"flaky": 2})
+    assert run.wait(timeout=20)
+    log = (run.run_directory / "logs" / "flaky-0.log").read_text()
+    assert log.count("Traceback") == 2
+    assert log.rstrip().endswith("RuntimeError: the error of the node")

@@ -31,6 +31,7 @@ def test_ctrl_c_while_the_script_does_something_else(start: Start, left_processe
         + """
     run = lp.launch(program, sys.argv[1])
     try:
+        print("waiting", flush=True)
         time.sleep(3600)
     except KeyboardInterrupt:
         print("interrupted", flush=True)
@@ -39,7 +40,7 @@ def test_ctrl_c_while_the_script_does_something_else(start: Start, left_processe
     """,
         kind,
     )
-    script.line("ready")
+    script.lines("ready", "waiting")  # launch() may return after its nodes have begun
     script.send(signal.SIGINT)
     code, output = script.finish()
     assert code == 0
@@ -56,7 +57,7 @@ def test_ctrl_c_after_the_last_line(start: Start, left_processes: Left, kind: st
     script.send(signal.SIGINT)
     code, output = script.finish()
     assert "saved" in output
-    assert code == 130
+    assert code in (130, -signal.SIGINT)  # the latter inside launch(), which a shell shows as 130, too
     assert left_processes() == []
 
 
@@ -142,14 +143,14 @@ def test_ctrl_c_stops_every_program(start: Start, left_processes: Left) -> None:
         + """
     runs = [lp.launch(program, "local_mp"), lp.launch(lp.make_program(lp.PyNode(polite)), "local_mt")]
     try:
+        print("waiting", flush=True)
         runs[0].wait()
     except KeyboardInterrupt:
         runs[1].wait()
         print([run.state for run in runs], flush=True)
     """
     )
-    script.line("ready")
-    script.line("ready")
+    script.line("waiting")
     script.send(signal.SIGINT)
     code, output = script.finish()
     assert code == 0
