@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ from topology.errors import ConnectionBroken, ReplayDeadlineExceeded, ReplayErro
 from topology.nodes import courier
 from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, SampleInfo, TableInfo
+from topology.nodes.replay.landing import LandingPool
 from topology.nodes.replay.messages import SampleBatch, SampleGroup, ServerStopped, WriteBatch
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.specs import Signature
@@ -31,6 +33,10 @@ class _Link(Protocol):
 
     def submit(self, method: str, *args: Any) -> Future[Any]: ...
 
+    def sample(self, table: str, batch_size: int, timeout_s: float | None) -> SampleBatch: ...
+
+    def submit_sample(self, table: str, batch_size: int, timeout_s: float | None) -> Future[SampleBatch]: ...
+
     def close(self) -> None: ...
 
 
@@ -38,6 +44,7 @@ class _Link(Protocol):
 class _Remote:
     def __init__(self, address: str, secret: bytes) -> None:
         self._client = courier.Client(address, secret=secret)
+        self._landings = LandingPool(self._client.futures.lend_memory, enabled=address.startswith("unix:"))
 
     def call(self, method: str, *args: Any) -> Any:
         try:
@@ -50,8 +57,15 @@ class _Remote:
         future: Future[Any] = getattr(self._client.futures, method)(*args)
         return future
 
+    def sample(self, table: str, batch_size: int, timeout_s: float | None) -> SampleBatch:
+        return self._landings.call(functools.partial(self.call, "sample"), table, batch_size, timeout_s)
+
+    def submit_sample(self, table: str, batch_size: int, timeout_s: float | None) -> Future[SampleBatch]:
+        return self._landings.submit(functools.partial(self.submit, "sample"), table, batch_size, timeout_s)
+
     def close(self) -> None:
         self._client.close()
+        self._landings.close()
 
 
 @final
@@ -75,6 +89,12 @@ class _Local:
                 return result
             future.set_result(result)
         return future
+
+    def sample(self, table: str, batch_size: int, timeout_s: float | None) -> SampleBatch:
+        return self.submit_sample(table, batch_size, timeout_s).result()
+
+    def submit_sample(self, table: str, batch_size: int, timeout_s: float | None) -> Future[SampleBatch]:
+        return self.submit("sample", table, batch_size, timeout_s)
 
     def close(self) -> None:
         pass
@@ -170,14 +190,14 @@ class Client:
             ReplayError: the items drawn differ in structure or shape, so that they do not make one batch.
             TableNotFound: there is no such table.
         """
-        return self._assemble(self._link.call("sample", table, batch_size, timeout_s))
+        return self._assemble(self._link.sample(table, batch_size, timeout_s))
 
     def batches(
         self, table: str, batch_size: int, *, prefetch: int = 1, timeout_s: float | None = None
     ) -> BatchIterator:
         """Batches without end, `prefetch` of them requested ahead. See `BatchIterator` and `sample_batch`."""
         return BatchIterator(
-            lambda: self._link.submit("sample", table, batch_size, timeout_s), self._assemble, prefetch=prefetch
+            lambda: self._link.submit_sample(table, batch_size, timeout_s), self._assemble, prefetch=prefetch
         )
 
     def sample(
@@ -204,7 +224,7 @@ class Client:
         signature = self.signature(table) if unpack_as_table_signature else None
         shape = None if signature is None else flatten(signature.tree)[1]
         for _ in range(num_samples):
-            batch: SampleBatch = self._link.call("sample", table, 1, None)
+            batch = self._link.sample(table, 1, None)
             info = _info(batch)
             first = SampleInfo(*(field[0].item() for field in info))
             leaves = [leaf[0] for leaf in batch.groups[0].leaves]

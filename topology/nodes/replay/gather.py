@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,13 @@ from topology.nodes.replay.layouts import Layout
 from topology.nodes.replay.messages import SampleBatch, SampleGroup
 from topology.nodes.replay.requests import Picks
 
-__all__ = ["gather"]
+__all__ = ["Empty", "gather"]
+
+
+class Empty(Protocol):
+    """Makes an array like `np.empty`."""
+
+    def __call__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]: ...
 
 
 class _Part(NamedTuple):
@@ -24,8 +30,13 @@ class _Part(NamedTuple):
     rows: RowMatrix
 
 
-def gather(picks: Sequence[Picks]) -> SampleBatch:
-    """Copies the picked items into arrays, in the order of the picks. Does not release them."""
+def gather(picks: Sequence[Picks], empty: Empty = np.empty) -> SampleBatch:
+    """Copies the picked items into arrays, in the order of the picks. Does not release them.
+
+    Args:
+        picks: the items.
+        empty: makes the arrays.
+    """
     total = sum(each.size for each in picks)
     groups: dict[Any, list[_Part]] = {}
     offset = 0
@@ -36,9 +47,9 @@ def gather(picks: Sequence[Picks]) -> SampleBatch:
         offset += each.size
     if len(groups) == 1:
         (parts,) = groups.values()
-        found = [SampleGroup(parts[0].layout.structure, None, _leaves(parts, total))]
+        found = [SampleGroup(parts[0].layout.structure, None, _leaves(parts, total, empty))]
     else:
-        found = [_scattered(parts) for parts in groups.values()]
+        found = [_scattered(parts, empty) for parts in groups.values()]
     return SampleBatch(
         _joined([each.keys for each in picks]),
         _joined([each.probabilities for each in picks]),
@@ -53,18 +64,18 @@ def _joined(arrays: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
-def _scattered(parts: list[_Part]) -> SampleGroup:
+def _scattered(parts: list[_Part], empty: Empty) -> SampleGroup:
     """A group that is only part of the batch: its items side by side, with their positions in the batch."""
     positions, dense, offset = [], [], 0
     for layout, where, rows in parts:
         positions.append(np.arange(where.start, where.stop) if isinstance(where, slice) else where)
         dense.append(_Part(layout, slice(offset, offset + len(rows)), rows))
         offset += len(rows)
-    return SampleGroup(parts[0].layout.structure, _joined(positions), _leaves(dense, offset))
+    return SampleGroup(parts[0].layout.structure, _joined(positions), _leaves(dense, offset, empty))
 
 
-def _leaves(parts: list[_Part], total: int) -> list[npt.NDArray[Any]]:
-    leaves = [np.empty((total, *shape), dtype) for _, shape, dtype in parts[0].layout.signature]
+def _leaves(parts: list[_Part], total: int, empty: Empty) -> list[npt.NDArray[Any]]:
+    leaves = [empty((total, *shape), dtype) for _, shape, dtype in parts[0].layout.signature]
     for layout, where, rows in parts:
         chosen = [rows.take(positions, 1).astype(np.int64).ravel() for positions in layout.choices]
         for leaf, out in zip(layout.leaves, leaves, strict=True):

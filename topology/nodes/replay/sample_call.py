@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import final
 
 from topology.nodes.replay.gather import gather
+from topology.nodes.replay.landing import Placer
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
 from topology.nodes.replay.requests import Picks
 from topology.nodes.replay.table import Table
@@ -26,10 +27,11 @@ class SampleCall:
     happened to let the samples pass.
     """
 
-    def __init__(self, table: Table, copiers: ThreadPoolExecutor) -> None:
+    def __init__(self, table: Table, copiers: ThreadPoolExecutor, placer: Placer | None = None) -> None:
         self.reply: Future[SampleBatch] = Future()
         self._table = table
         self._copiers = copiers
+        self._placer = placer
         self._caller: int | None = threading.get_ident()
         self._picks: Sequence[Picks] | None = None
 
@@ -66,7 +68,7 @@ class SampleCall:
             self._table.give_back(picks)
             return
         try:
-            batch = gather(picks)
+            batch = gather(picks) if self._placer is None else self._placer.replace(gather(picks, self._placer.empty))
         except BaseException as error:  # noqa: BLE001  (whatever it is belongs to the caller)
             self.reply.set_exception(error)
         else:

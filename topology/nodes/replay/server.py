@@ -9,8 +9,10 @@ from typing import final
 
 from topology.nodes import courier
 from topology.nodes.replay.client import Client
+from topology.nodes.replay.landing import LandingAddress
 from topology.nodes.replay.messages import SampleBatch, WriteBatch
 from topology.nodes.replay.service import ReplayService
+from topology.nodes.replay.shared_memory import MemoryAddress
 from topology.nodes.replay.table import Table
 
 __all__ = ["Server"]
@@ -32,8 +34,14 @@ class _Handlers:
         return self._service.insert(batch)
 
     @courier.asynchronous
-    def sample(self, table: str, batch_size: int, timeout_s: float | None) -> Future[SampleBatch]:
-        return self._service.sample(table, batch_size, timeout_s)
+    def sample(
+        self, table: str, batch_size: int, timeout_s: float | None, landing: LandingAddress | None = None
+    ) -> Future[SampleBatch]:
+        return self._service.sample(table, batch_size, timeout_s, landing)
+
+    @courier.asynchronous
+    def lend_memory(self, address: MemoryAddress) -> Future[None]:
+        return self._service.lent_memory.lend(address)
 
 
 @final

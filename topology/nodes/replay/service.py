@@ -17,6 +17,7 @@ from topology.errors import ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay.alarms import Alarms
 from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.layouts import Store
+from topology.nodes.replay.landing import LandingAddress, LentMemory
 from topology.nodes.replay.messages import SampleBatch, StreamLost, WriteBatch
 from topology.nodes.replay.requests import InsertRequest, SampleRequest
 from topology.nodes.replay.sample_call import SampleCall
@@ -48,7 +49,11 @@ class ReplayService:
         self.tables = {table.name: table for table in tables}
         if len(self.tables) < len(tables):
             raise ValueError(f"two tables have the same name: {sorted(table.name for table in tables)}")
-        self.store = Store()
+        self.store = Store(Compression(compression))
+        self._clock = clock
+        self._forget_after_s = forget_writers_after_s
+        self._sweeping = False
+        self.lent_memory = LentMemory()
         self._alarms = Alarms(clock)
         self._watches = {name: Watch(table, self._alarms, clock, report_after_s) for name, table in self.tables.items()}
         self._copiers = ThreadPoolExecutor(2, thread_name_prefix="replay-copy")
@@ -85,7 +90,9 @@ class ReplayService:
 
     # -- samplers -----------------------------------------------------------------------------------------------------
 
-    def sample(self, table: str, batch_size: int, timeout_s: float | None = None) -> Future[SampleBatch]:
+    def sample(
+        self, table: str, batch_size: int, timeout_s: float | None = None, landing: LandingAddress | None = None
+    ) -> Future[SampleBatch]:
         """Draws `batch_size` items. The result comes when the limiter has let all of them pass.
 
         Cancelling the future ends the wait. What was drawn for a call that is cancelled or times out goes to the next.
@@ -98,7 +105,7 @@ class ReplayService:
         found = find_table(self.tables, table)
         if batch_size < 1:
             raise ValueError(f"table {table!r}: batch_size must be at least 1, got {batch_size}")
-        call = SampleCall(found, self._copiers)
+        call = SampleCall(found, self._copiers, self.lent_memory.placer(landing))
         request = SampleRequest(batch_size, call.drawn)
         ended = found.sample(request)
         call.submitted()
@@ -138,6 +145,7 @@ class ReplayService:
         """Fails every waiting call at once with a `ServerStopped` that says `reason`; ends the service's threads."""
         for table in self.tables.values():
             table.close(reason)
+            landing: memory lent by the caller, for large leaves; used when it is known here.
         with self._lock:
             streams = list(self._streams.values())
             self._streams.clear()
@@ -155,3 +163,4 @@ def _expire(table: Table, request: SampleRequest, timeout_s: float) -> None:
 def _withdraw(table: Table, request: SampleRequest, reply: Future[SampleBatch]) -> None:
     if reply.cancelled():
         table.cancel(request, ReplayError("the sampler was closed"))
+        self.lent_memory.close()
