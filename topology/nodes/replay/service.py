@@ -101,6 +101,7 @@ class ReplayService:
             table: name of the table.
             batch_size: at least 1.
             timeout_s: `ReplayDeadlineExceeded` after so many seconds; None waits for ever.
+            landing: memory lent by the caller, for large leaves; used when it is known here.
         """
         found = find_table(self.tables, table)
         if batch_size < 1:
@@ -145,7 +146,6 @@ class ReplayService:
         """Fails every waiting call at once with a `ServerStopped` that says `reason`; ends the service's threads."""
         for table in self.tables.values():
             table.close(reason)
-            landing: memory lent by the caller, for large leaves; used when it is known here.
         with self._lock:
             streams = list(self._streams.values())
             self._streams.clear()
