@@ -469,6 +469,7 @@ class FlakyBackend:
 
     def __init__(self):
         self.sent = collections.deque()
+        self.readiness = Future()
 
     def insert(self, batch):
         future = Future()
@@ -477,6 +478,9 @@ class FlakyBackend:
 
     def signature(self, table):
         return None
+
+    def ready(self):
+        return self.readiness
 
     def answer(self, error=None):
         batch, future = self.sent.popleft()

@@ -110,10 +110,20 @@ class Client:
         server_address: as `Server.address` gives it: "unix:/path" or "host:port".
         secret: the run's secret; by default that of the current node.
         service: the server's service, in its own process: calls go to it directly.
+        patience_s: how long writers wait for a server that went away to come back; None for ever. After that, calls
+            of the writer raise `ConnectionBroken`; it keeps what is not confirmed, and the next call waits again.
     """
 
-    def __init__(self, server_address: str, *, secret: bytes = b"", service: ReplayService | None = None) -> None:
+    def __init__(
+        self,
+        server_address: str,
+        *,
+        secret: bytes = b"",
+        service: ReplayService | None = None,
+        patience_s: float | None = 60.0,
+    ) -> None:
         self._address = server_address
+        self._patience_s = patience_s
         self._link: _Link = _Remote(server_address, secret) if service is None else _Local(service)
         self._shapes: dict[bytes, Shape] = {}
         self._signatures: dict[str, Signature | None] = {}
@@ -167,7 +177,9 @@ class Client:
             validate_items: whether items are checked against the table's signature here, before they are sent; the
                 server checks them in any case.
         """
-        return TrajectoryWriter(_WriterBackend(self), num_keep_alive_refs, validate_items=validate_items)
+        return TrajectoryWriter(
+            _WriterBackend(self), num_keep_alive_refs, validate_items=validate_items, patience_s=self._patience_s
+        )
 
     # -- sampling -----------------------------------------------------------------------------------------------------
 
@@ -343,6 +355,10 @@ class Client:
             raise TableNotFound(f"no table {table!r} at {self._address}; its tables are {names}")
         return self._signatures[table]
 
+    def submit_ping(self) -> Future[Any]:
+        """A future that is done when the server answers."""
+        return self._link.submit("server_info")
+
     def submit_insert(self, batch: WriteBatch) -> Future[None]:
         """Sends a message of a writer."""
         return self._link.submit("insert", batch)
@@ -358,6 +374,9 @@ class _WriterBackend:
 
     def signature(self, table: str) -> Signature | None:
         return self._client.signature(table)
+
+    def ready(self) -> Future[object]:
+        return self._client.submit_ping()
 
 
 def _info(batch: SampleBatch) -> SampleInfo:

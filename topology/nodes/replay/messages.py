@@ -39,6 +39,7 @@ class ItemRun(NamedTuple):
         first_steps: first step of each item, [n].
         priorities: [n].
         episode: episode they belong to.
+        serial: how many items the writer made for that table before these.
     """
 
     table: str
@@ -46,19 +47,22 @@ class ItemRun(NamedTuple):
     first_steps: npt.NDArray[np.int64]
     priorities: npt.NDArray[np.float64]
     episode: int
+    serial: int
 
 
 class WriteBatch(NamedTuple):
     """One message of a writer: new steps, then items over steps sent so far.
 
     Steps are counted from 0 over the life of the writer. A stream is a window of consecutive steps that the server
-    holds for the writer, whether items refer to them or not.
+    holds for the writer, whether items refer to them or not. A writer has one stream at a time; when it is lost, the
+    next one begins with the items that were not confirmed, and the table leaves out those it has taken (see `serial`).
 
     Attributes:
-        stream: the writer's stream, a random number.
+        writer: the writer, a random number other than 0.
+        stream: how many streams the writer had before.
         number: how many batches of the stream came before.
-        columns: the columns of its steps, with the first batch; None afterwards.
-        layouts: layouts not described before; they are numbered in order over the life of the stream.
+        columns: the columns of its steps, when a new window begins, as with the first batch; None otherwise.
+        layouts: layouts not described before; they are numbered in order over the life of the window.
         first_step: the first new step. Steps that were left out in front of it end the window before it.
         num_steps: how many new steps.
         cells: contents of the new steps, and cells of earlier steps that were open when these were sent.
@@ -67,6 +71,7 @@ class WriteBatch(NamedTuple):
         last: the writer needs the stream no more.
     """
 
+    writer: int
     stream: int
     number: int
     columns: tuple[ColumnSpec, ...] | None

@@ -18,12 +18,13 @@ __all__ = ["Outbox", "Pending", "PendingRun"]
 class PendingRun:
     """Items for one table, of one layout and episode, in order."""
 
-    __slots__ = ("episode", "first_steps", "layout", "priorities", "table")
+    __slots__ = ("episode", "first_steps", "layout", "priorities", "serial", "table")
 
-    def __init__(self, table: str, layout: int, episode: int) -> None:
+    def __init__(self, table: str, layout: int, episode: int, serial: int) -> None:
         self.table = table
         self.layout = layout
         self.episode = episode
+        self.serial = serial  # how many items for that table came before
         self.first_steps: list[int] = []
         self.priorities: list[float] = []
 
@@ -46,12 +47,19 @@ class Outbox:
         self._layouts: list[LayoutSpec] = []  # by the writer's number; a stream learns of one when it is first used
         self._patches: list[tuple[int, int]] = []
         self._version = -1
-        self.reset()
+        self.writer = secrets.randbits(63) | 1
+        self.stream = 0
+        self._number = 0
+        self._forget()
 
     def reset(self) -> None:
         """Begins a new stream: the server is taken to have nothing."""
-        self.stream = secrets.randbits(63) | 1
-        self._number = 0
+        if self._number:
+            self.stream += 1
+            self._number = 0
+            self._forget()
+
+    def _forget(self) -> None:
         self._described: dict[int, int] = {}
         self._position: dict[int, int] = {}
         self._first = self._stop = 0  # steps the server holds
@@ -76,20 +84,21 @@ class Outbox:
         if step < self._stop:
             self._patches.append((step, column))
 
-    def must_restart(self, pending: Pending) -> bool:
-        """Whether the items need a new stream: for new columns, or for steps that the server let go of."""
-        if not self.is_open:
-            return False
-        return self._version != self._buffer.version or pending.first < self._first
+    def _needs_window(self, pending: Pending) -> bool:
+        """Whether the items need a new window: the first, for new columns, or for steps that the server let go of."""
+        return not self.is_open or self._version != self._buffer.version or pending.first < self._first
 
     def farewell(self) -> WriteBatch:
         """The last message of the stream, without items."""
-        return WriteBatch(self.stream, self._number, None, (), self._stop, 0, (), (), self._stop, last=True)
+        return WriteBatch(
+            self.writer, self.stream, self._number, None, (), self._stop, 0, (), (), self._stop, last=True
+        )
 
     def message(self, pending: Pending, keep_from: int, *, last: bool = False) -> WriteBatch:
         """The message with these items and all that they need. The steps from `keep_from` on stay usable."""
         columns = None
-        if not self.is_open:
+        if self._needs_window(pending):
+            self._forget()
             self._version = self._buffer.version
             specs = [(i, spec) for i in range(len(self._buffer.columns)) if (spec := self._buffer.spec(i)) is not None]
             self._position = {i: position for position, (i, _) in enumerate(specs)}
@@ -101,6 +110,7 @@ class Outbox:
             self._first = first_new
         layouts = tuple(self._describe(run.layout) for run in pending.runs if run.layout not in self._described)
         message = WriteBatch(
+            self.writer,
             self.stream,
             self._number,
             columns,
@@ -142,4 +152,5 @@ class Outbox:
             np.array(run.first_steps, np.int64),
             np.array(run.priorities, np.float64),
             run.episode,
+            run.serial,
         )

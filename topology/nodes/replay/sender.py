@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Protocol, final
 
 from topology.clock import Clock, Deadline
-from topology.errors import ReplayDeadlineExceeded, ReplayError
+from topology.errors import ConnectionBroken, ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay.messages import StreamLost, WriteBatch
 from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
 from topology.nodes.replay.specs import Signature
@@ -34,16 +34,28 @@ class Backend(Protocol):
     def signature(self, table: str) -> Signature | None:
         """The table's signature. Raises `TableNotFound`."""
 
+    def ready(self) -> Future[object]:
+        """A future that is done when the server answers; it waits for a server that is being restarted."""
+
 
 @final
 class Sender:
-    """The items of one writer between `create_item` and the table. For one thread; replies come on others."""
+    """The items of one writer between `create_item` and the table. For one thread; replies come on others.
 
-    def __init__(self, backend: Backend, buffer: StepBuffer, clock: Clock) -> None:
+    Args:
+        backend: the client.
+        buffer: the writer's steps.
+        clock: for timeouts.
+        patience_s: how long to wait for a server that went away before that is an error; None for ever.
+    """
+
+    def __init__(self, backend: Backend, buffer: StepBuffer, clock: Clock, patience_s: float | None = None) -> None:
         self.outbox = Outbox(buffer)
         self._backend = backend
         self._buffer = buffer
         self._clock = clock
+        self._patience_s = patience_s
+        self._serials: dict[str, int] = {}
         self._runs: list[PendingRun] = []
         self._open_run: dict[str, PendingRun] = {}
         self._buffered = 0
@@ -55,11 +67,12 @@ class Sender:
         self._sent = 0
         self._lost: list[tuple[int, Pending]] = []
         self._error: BaseException | None = None
+        self._cut_off: BaseException | None = None  # the connection broke, and nothing came over it since
 
     @property
     def unfinished(self) -> int:
         """Items that are not in their tables yet, as far as is known."""
-        return self._buffered + self._unconfirmed
+        return self._buffered + self._unconfirmed + sum(pending.size for _, pending in self._lost)
 
     def oldest_needed(self) -> float:
         """The oldest step that items not confirmed yet use; infinity when there are none."""
@@ -83,11 +96,12 @@ class Sender:
         """
         run = self._open_run.get(table)
         if run is None or run.layout != layout or run.episode != episode:
-            run = self._open_run[table] = PendingRun(table, layout, episode)
+            run = self._open_run[table] = PendingRun(table, layout, episode, self._serials.get(table, 0))
             self._runs.append(run)
         run.first_steps.extend(first_steps)
         run.priorities.extend(priorities)
         self._buffered += len(priorities)
+        self._serials[table] = run.serial + len(run.priorities)
         self._first, self._stop = min(self._first, first_steps[0]), max(self._stop, stop)
         if self._is_due():
             self._send()
@@ -109,9 +123,9 @@ class Sender:
         """Whether `raise_failures` has something to do."""
         return self._error is not None or bool(self._lost)
 
-    def raise_failures(self) -> None:
-        """Raises what went wrong since the last call, or begins anew after a lost stream."""
-        self._wait(lambda: not self._lost)
+    def raise_failures(self, deadline: Deadline | None = None) -> None:
+        """Raises what went wrong since the last call, or begins anew after a lost stream. Blocks until it could."""
+        self._wait(lambda: not self._lost, deadline)
 
     def close(self) -> None:
         """Sends what is buffered and ends the stream. Does not wait."""
@@ -140,11 +154,7 @@ class Sender:
         self._post(self._take_pending())
 
     def _post(self, pending: Pending, *, last: bool = False) -> None:
-        outbox = self.outbox
-        if outbox.must_restart(pending):
-            self._say_farewell()
-            outbox.reset()
-        message = outbox.message(pending, self._buffer.first_alive, last=last)
+        message = self.outbox.message(pending, self._buffer.first_alive, last=last)
         with self._changed:
             number = self._sent = self._sent + 1
             self._in_flight[number] = pending
@@ -165,8 +175,9 @@ class Sender:
         with self._changed:
             pending = self._in_flight.pop(number)
             self._unconfirmed -= pending.size
-            if isinstance(error, StreamLost):
+            if isinstance(error, StreamLost | ConnectionBroken):
                 self._lost.append((number, pending))
+                self._cut_off = error if isinstance(error, ConnectionBroken) else self._cut_off
             elif error is not None and self._error is None:
                 self._error = error
             self._changed.notify_all()
@@ -176,9 +187,12 @@ class Sender:
 
         Raises:
             ReplayDeadlineExceeded: the deadline passed.
+            ConnectionBroken: the server is gone, and did not come back.
             ReplayError, CourierError: what the server or the connection reported.
         """
         while True:
+            if self._cut_off is not None and self._stranded():
+                self._reconnect(deadline)
             remaining = None if deadline is None else deadline.remaining()
             with self._changed:
                 self._clock.wait_for(self._changed, lambda: bool(self._error or self._stranded() or ready()), remaining)
@@ -189,6 +203,8 @@ class Sender:
                         f"{self._unconfirmed} items were sent and are not confirmed yet; they will still be inserted "
                         "when the rate limiters of their tables let them pass"
                     )
+                if self._error is None and self._cut_off is not None:
+                    continue
                 error, self._error = self._error, None
                 lost, self._lost = sorted(self._lost, key=lambda entry: entry[0]), []
             self.outbox.reset()
@@ -201,6 +217,37 @@ class Sender:
     def _stranded(self) -> bool:
         """Whether items wait to be sent again, and nothing that was sent before them is under way."""
         return bool(self._lost) and not self._in_flight
+
+    def _reconnect(self, deadline: Deadline | None) -> None:
+        """Blocks until the server answers again."""
+        broken = self._cut_off
+        assert broken is not None
+        reason = reason_of(broken)
+        if reason is not broken:  # the program stops
+            self._cut_off = None
+            raise reason from reason.__cause__
+        probe = self._backend.ready()
+        probe.add_done_callback(self._wake)
+        limits = [self._patience_s, None if deadline is None else deadline.remaining()]
+        with self._changed:
+            self._clock.wait_for(self._changed, probe.done, min((s for s in limits if s is not None), default=None))
+        if not probe.done():
+            probe.cancel()
+            if deadline is not None and deadline.expired:
+                raise ReplayDeadlineExceeded(
+                    f"the replay server went away; {self.unfinished} items wait to be sent again when it is back"
+                )
+            raise ConnectionBroken(
+                f"the replay server went away and was not back within {self._patience_s} s; {self.unfinished} items "
+                "are not confirmed. The next call of the writer waits for it again"
+            ) from broken
+        self._cut_off = None
+        if (error := probe.exception()) is not None:
+            raise error
+
+    def _wake(self, _: object) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _say_farewell(self) -> None:
         self._backend.insert(self.outbox.farewell()).add_done_callback(_ignore)

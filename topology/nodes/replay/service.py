@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import final
 
@@ -15,9 +15,10 @@ import numpy.typing as npt
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay.alarms import Alarms
+from topology.nodes.replay.compression import Compression
 from topology.nodes.replay.info import TableInfo
-from topology.nodes.replay.layouts import Store
 from topology.nodes.replay.landing import LandingAddress, LentMemory
+from topology.nodes.replay.layouts import Store
 from topology.nodes.replay.messages import SampleBatch, StreamLost, WriteBatch
 from topology.nodes.replay.requests import InsertRequest, SampleRequest
 from topology.nodes.replay.sample_call import SampleCall
@@ -27,7 +28,9 @@ from topology.nodes.replay.watch import Watch
 
 __all__ = ["ReplayService"]
 
-_MOST_STREAMS = 16_384  # writers that vanished without closing hold a window of steps each; the idlest are dropped
+# Writers that vanished without closing hold a window of steps each. The window of a writer that is silent for long is
+# dropped; should it come back, it is told, and sends again what it needs.
+_MOST_STREAMS = 16_384
 
 
 @final
@@ -38,12 +41,22 @@ class ReplayService:
         tables: at least one, with distinct names.
         clock: for timeouts and reports.
         report_after_s: a call that waits so long is reported in the log, with what blocks it.
+        forget_writers_after_s: the steps kept for a writer are dropped when it is silent for so long.
+        compression: codec by column; see `Compression`.
 
     Raises:
         ValueError: no table, or two of one name.
     """
 
-    def __init__(self, tables: Sequence[Table], *, clock: Clock = SYSTEM_CLOCK, report_after_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        report_after_s: float = 30.0,
+        forget_writers_after_s: float = 60.0,
+        compression: Mapping[str, str] | None = None,
+    ) -> None:
         if not tables:
             raise ValueError("a replay server needs at least one table, got none")
         self.tables = {table.name: table for table in tables}
@@ -69,20 +82,51 @@ class ReplayService:
         the future takes back the items that are not in their tables yet.
         """
         with self._lock:
-            stream = self._streams.get(batch.stream)
-            if stream is None:
-                if batch.columns is None:
-                    raise StreamLost(f"stream {batch.stream:x} is not known here: begin a new one")
-                stream = self._streams[batch.stream] = Stream(self.store, self.tables, self._submit_insert)
-            self._streams.move_to_end(batch.stream)
+            stream = self._streams.get(batch.writer)
+            before = None
+            if stream is None or stream.number < batch.stream:
+                if batch.number:
+                    raise StreamLost(f"writer {batch.writer:x} has no stream here: begin a new one")
+                before = stream
+                stream = Stream(batch.stream, self.store, self.tables, self._submit_insert)
+                self._streams[batch.writer] = stream
+            elif stream.number > batch.stream:
+                raise StreamLost(f"writer {batch.writer:x} has begun another stream since")
+            stream.used_s = self._clock.monotonic()
+            self._streams.move_to_end(batch.writer)
             idlest = self._streams.popitem(last=False)[1] if len(self._streams) > _MOST_STREAMS else None
+            must_sweep, self._sweeping = not self._sweeping, True
+        if before is not None:
+            before.abandon()
         if idlest is not None:
             idlest.close()
+        if must_sweep:
+            self._alarms.schedule(self._forget_after_s, self._sweep)
         reply = stream.write(batch)
         if stream.lost:
             with self._lock:
-                self._streams.pop(batch.stream, None)
+                if self._streams.get(batch.writer) is stream:
+                    del self._streams[batch.writer]
         return reply
+
+    def _sweep(self) -> None:
+        """Drops the streams that were silent for too long; comes again while there are others."""
+        silent: list[Stream] = []
+        now = self._clock.monotonic()
+        delay = None
+        with self._lock:
+            while self._streams and delay is None:
+                writer, stream = next(iter(self._streams.items()))
+                age = now - stream.used_s
+                if age < self._forget_after_s:
+                    delay = self._forget_after_s - age
+                else:
+                    silent.append(self._streams.pop(writer))
+            self._sweeping = delay is not None
+        for stream in silent:
+            stream.close()
+        if delay is not None:
+            self._alarms.schedule(delay, self._sweep)
 
     def _submit_insert(self, table: Table, request: InsertRequest) -> None:
         if not table.insert(request):
@@ -153,6 +197,7 @@ class ReplayService:
             stream.close()
         self._alarms.close()
         self._copiers.shutdown()
+        self.lent_memory.close()
 
 
 def _expire(table: Table, request: SampleRequest, timeout_s: float) -> None:
@@ -163,4 +208,3 @@ def _expire(table: Table, request: SampleRequest, timeout_s: float) -> None:
 def _withdraw(table: Table, request: SampleRequest, reply: Future[SampleBatch]) -> None:
     if reply.cancelled():
         table.cancel(request, ReplayError("the sampler was closed"))
-        self.lent_memory.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -49,9 +48,15 @@ class Stream:
 
     Batches that overtake one another on the way are put back in order. When one is refused, nothing of it is kept and
     the stream is lost: what the writer believes the server holds is no longer so.
+
+    Attributes:
+        number: how many streams the writer had before.
+        used_s: when it was last written to, for its owner.
     """
 
-    def __init__(self, store: Store, tables: Mapping[str, Table], submit: _Submit) -> None:
+    def __init__(self, number: int, store: Store, tables: Mapping[str, Table], submit: _Submit) -> None:
+        self.number = number
+        self.used_s = 0.0
         self._store = store
         self._tables = tables
         self._submit = submit
@@ -64,6 +69,7 @@ class Stream:
         self._first = 0  # step of the first row in the window
         self._rows: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._lost = False
+        self._waiting: dict[Future[None], list[tuple[Table, InsertRequest]]] = {}
 
     def write(self, batch: WriteBatch) -> Future[None]:
         """Applies a batch when its turn comes. The result is there when every item of it is in its table."""
@@ -85,6 +91,18 @@ class Stream:
         with self._lock:
             self._lose()
 
+    def abandon(self) -> None:
+        """Ends a stream whose writer has begun another: its items that still wait come again there."""
+        with self._lock:
+            self._lose()
+            waiting = [pair for requests in self._waiting.values() for pair in requests]
+            early, self._early = list(self._early.values()), {}
+        error = StreamLost("the writer has begun another stream")
+        for _, reply in early:
+            _fail(reply, error)
+        for table, request in waiting:
+            table.cancel(request, error)
+
     def _take_turn(self, batch: WriteBatch, reply: Future[None]) -> None:
         if reply.cancelled():  # the writer is gone
             self._lose()
@@ -100,10 +118,16 @@ class Stream:
             return
         for table, request in requests:
             self._submit(table, request)
-        if requests:
-            reply.add_done_callback(functools.partial(_withdraw, requests))
+        if requests and not reply.done():
+            self._waiting[reply] = requests
+            reply.add_done_callback(self._settled)
         if batch.last:
             self._lose()
+
+    def _settled(self, reply: Future[None]) -> None:
+        requests = self._waiting.pop(reply, [])
+        if reply.cancelled():
+            _withdraw(requests)
 
     def _lose(self) -> None:
         self._lost = True
@@ -113,16 +137,31 @@ class Stream:
 
     def _apply(self, batch: WriteBatch, reply: Future[None]) -> list[tuple[Table, InsertRequest]]:
         if batch.columns is not None:
+            if self._group is not None:
+                self._group.release(self._rows)
             self._group = self._store.group(batch.columns)
+            self._rows, self._layouts = self._rows[:0], []
+            self._admitted.clear()
         if self._group is None:
-            raise StreamLost(f"stream {batch.stream:x} is not known here: begin a new one")
+            raise StreamLost(f"writer {batch.writer:x} has no stream here: begin a new one")
         self._layouts.extend(self._store.layout(self._group, spec) for spec in batch.layouts)
         checked = [self._check(run) for run in batch.runs]
         self._append(batch, self._group)
         # What waits must not keep the message alive, whose buffers the arrays in it refer to: hence the copies.
         done = _countdown(len(checked), reply)
         requests = [
-            (table, InsertRequest(layout, self._item_rows(layout, run), np.array(run.priorities), run.episode, done))
+            (
+                table,
+                InsertRequest(
+                    layout,
+                    self._item_rows(layout, run),
+                    np.array(run.priorities),
+                    run.episode,
+                    done,
+                    writer=batch.writer,
+                    serial=run.serial,
+                ),
+            )
             for table, layout, run in checked
         ]
         for _, request in requests:
@@ -195,8 +234,7 @@ def _fail(reply: Future[None], error: Exception) -> None:
         reply.set_exception(error)
 
 
-def _withdraw(requests: list[tuple[Table, InsertRequest]], reply: Future[None]) -> None:
+def _withdraw(requests: list[tuple[Table, InsertRequest]]) -> None:
     """When the writer has gone away, its waiting items go too: nobody is left whom the limiter could hold back."""
-    if reply.cancelled():
-        for table, request in requests:
-            table.cancel(request, ReplayError("the writer went away"))
+    for table, request in requests:
+        table.cancel(request, ReplayError("the writer went away"))

@@ -46,6 +46,10 @@ class TrajectoryWriter:
     Items of one writer enter a table in the order they were created. Every step is sent once, when the first item uses
     it. `create_item` blocks while too much is under way, `flush` and `end_episode` until items are in their tables.
 
+    When the server goes away, the next call waits until it is back, and items that were not confirmed are sent again:
+    each of them gets into its table exactly once, as far as the server remembers (it does after a broken connection,
+    and after a restart from a checkpoint for what the checkpoint holds).
+
     An error the server reports (or the end of the program) is raised by the next call of any method. The items that
     were under way then are lost; the writer stays usable.
 
@@ -53,11 +57,18 @@ class TrajectoryWriter:
         backend: the client.
         num_keep_alive_refs: how many of the latest steps items can be built from.
         validate_items: whether to fetch the signatures of tables and check items before they are sent.
+        patience_s: how long to wait for a server that went away; None for ever.
         clock: for timeouts.
     """
 
     def __init__(
-        self, backend: Backend, num_keep_alive_refs: int, *, validate_items: bool = True, clock: Clock = SYSTEM_CLOCK
+        self,
+        backend: Backend,
+        num_keep_alive_refs: int,
+        *,
+        validate_items: bool = True,
+        patience_s: float | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if num_keep_alive_refs < 1:
             raise ValueError(f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer")
@@ -67,7 +78,7 @@ class TrajectoryWriter:
         self._clock = clock
         self._buffer = StepBuffer()
         self._template = Template(self._buffer)
-        self._sender = Sender(backend, self._buffer, clock)
+        self._sender = Sender(backend, self._buffer, clock, patience_s)
         self._layout_of: dict[tuple[Any, ...], int] = {}
         self._matcher = Matcher(None)  # of the latest trajectory
         self._matchers: dict[Shape, Matcher] = {None: self._matcher}
@@ -284,12 +295,12 @@ class TrajectoryWriter:
         assert spec is not None  # a TrajectoryColumn refers to cells that were set
         return spec.path, (spec.shape if leaf.squeezed else (len(leaf.steps), *spec.shape)), spec.dtype
 
-    def _begin(self) -> None:
+    def _begin(self, deadline: Deadline | None = None) -> None:
         """What every call does first."""
         if self._closed:
             raise ReplayError("the writer is closed; make a new one")
         if self._sender.has_failed:
-            self._sender.raise_failures()
+            self._sender.raise_failures(deadline)
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -306,10 +317,10 @@ class TrajectoryWriter:
         """
         if block_until_num_items < 0:
             raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
-        self._begin()
+        deadline = Deadline(None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3, self._clock)
+        self._begin(deadline)
         if self._sender.unfinished > block_until_num_items:
-            timeout_s = None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3
-            self._sender.flush(block_until_num_items, Deadline(timeout_s, self._clock))
+            self._sender.flush(block_until_num_items, deadline)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes all items, closes an open step and begins a new episode.
