@@ -24,6 +24,7 @@ from topology.executable import Executable
 
 __all__ = ["Setup", "main"]
 
+_HEARSAY_S = 0.2  # a call may fail since its server heard of a stop that is on its way to this node, too
 _FAILED_EXIT_S = 5.0  # for the exit functions of a node that failed
 
 
@@ -64,6 +65,7 @@ def main(channel: Channel, setup_file: int) -> int:
         setup: Setup = pickle.load(file)
     _prepare(setup)
     node = _Node(channel, setup)
+    signal.signal(signal.SIGTERM, node.on_sigterm)  # before anybody listens to a launcher that may want it raised
     threading.Thread(target=node.listen, name="launcher", daemon=True).start()
     return node.run()
 
@@ -86,18 +88,13 @@ def _line_writer(descriptor: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
-def _join_threads() -> None:
-    # Private, but what multiprocessing calls at the end of its processes.
-    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
-
-
 @final
 class _Node:
     def __init__(self, channel: Channel, setup: Setup) -> None:
         self._channel = channel
         self._setup = setup
         self._stop = StopToken(self._request_stop)
-        self._announced = False  # our own mark: asking the token would make the node look aware of the stop
+        self._announced = threading.Event()  # our own: asking the token would make the node look aware of the stop
         self._in_user_code = False
         self._interrupts = 0
         self._main_thread = threading.main_thread().ident or 0
@@ -105,7 +102,6 @@ class _Node:
 
     def run(self) -> int:
         """The main thread's part."""
-        signal.signal(signal.SIGTERM, self._on_sigterm)
         set_process_context(self.context)
         outcome = self._run_entry()
         with contextlib.suppress(OSError, ValueError):  # for the log; the node may have closed or replaced its stderr
@@ -128,12 +124,16 @@ class _Node:
         error: BaseException | None = None
         try:
             self._in_user_code = True
+            self._heed_interrupts()
             self._entry()
             self._in_user_code = False
         except BaseException as raised:  # noqa: BLE001 - told to the launcher, which judges it
             self._in_user_code = False
             error = raised
-        return outcome_of(error, stopping=self._announced, skip_frames=2)
+        outcome = outcome_of(error, stopping=self._announced.is_set(), skip_frames=2)
+        if outcome.secondary and self._announced.wait(_HEARSAY_S):
+            return outcome_of(error, stopping=True)
+        return outcome
 
     def _entry(self) -> None:
         entry = pickle.loads(self._setup.payload)
@@ -151,8 +151,18 @@ class _Node:
             timer.daemon = True
             timer.start()
         if not failed:
-            self._interruptible(_join_threads)
+            self._interruptible(self._join_threads)
         self._interruptible(atexit._run_exitfuncs)  # noqa: SLF001 - what the interpreter calls at its end
+
+    def _join_threads(self) -> None:
+        self._heed_interrupts()
+        # Private, but what multiprocessing calls at the end of its processes.
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+
+    def _heed_interrupts(self) -> None:
+        """Raises the interrupt that came when it could not be raised."""
+        if self._interrupts:
+            sys.exit()
 
     def _interruptible(self, function: Callable[[], None]) -> None:
         try:
@@ -177,7 +187,7 @@ class _Node:
         self._interrupt()
 
     def _announce(self, reason: str) -> None:
-        self._announced = True
+        self._announced.set()
         self._stop.set(reason)
 
     def _interrupt(self) -> None:
@@ -185,7 +195,8 @@ class _Node:
         self._interrupts += 1
         signal.pthread_kill(self._main_thread, signal.SIGTERM)
 
-    def _on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
+    def on_sigterm(self, _number: int, _frame: FrameType | None) -> None:
+        """The signal handler."""
         if not self._interrupts:
             # Not from us: somebody wants this process to end, and what is good for one is good for all.
             self._channel.send({"event": "stop_requested", "reason": f"{self.context.name} received SIGTERM"})

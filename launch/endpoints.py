@@ -43,9 +43,11 @@ class Endpoints:
                 for position, address in enumerate(executable.addresses):
                     name = f"{file_name(executable.label)[:_LONGEST_NAME]}-{executable.index}-{position}"
                     self.table[address.id] = self._port() if address.needs_port else self._unix(name)
-        except OSError as error:
+        except BaseException as error:
             self.release()
-            raise LaunchError(f"No port on localhost could be reserved: {error}") from error
+            if isinstance(error, OSError):
+                raise LaunchError(f"No port on localhost could be reserved: {error}") from error
+            raise
 
     def _unix(self, name: str) -> str:
         return f"unix:{self.directory / f'{len(self.table)}-{name}'}"

@@ -28,7 +28,7 @@ class Surroundings:
         self.directory = self._make_directory(plan)
         try:
             self.endpoints = Endpoints(node.executable for node in plan.nodes)
-        except LaunchError:
+        except BaseException:
             self.release()
             raise
         self.secret = secrets.token_bytes(32)

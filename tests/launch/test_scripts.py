@@ -407,13 +407,15 @@ def test_user_threads_do_not_keep_a_stopped_process(run_script: RunScript) -> No
     code, output = run_script(
         """
         import threading, time
-        def node():
+        def node(seconds):
             threading.Thread(target=time.sleep, args=(3600,)).start()
+            time.sleep(seconds)
         def stopper():
             time.sleep(0.3)
             lp.stop()
         before = time.monotonic()
-        lp.launch(lp.make_program(lp.PyNode(node), lp.PyNode(stopper)), "local_mp").wait()
+        program = lp.make_program(lp.PyNode(node, 0), lp.PyNode(node, 3600), lp.PyNode(stopper))
+        lp.launch(program, "local_mp").wait()
         print("took", round(time.monotonic() - before, 1))
         """
     )
