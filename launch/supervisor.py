@@ -220,6 +220,8 @@ class Supervisor:
     @property
     def next_deadline(self) -> float | None:
         """When `advance` has something to do, if no event comes first."""
+        if self.done:
+            return None
         times = [record.restart_at for record in self.nodes if record.restart_at is not None]
         if self._phase_ends is not None:
             times.append(self._phase_ends)
@@ -324,6 +326,4 @@ class Supervisor:
             record.state = NodeState.FAILED
             self.failures.append((node, outcome))
             commands = self._stop(f"node failed: {outcome.message}", now, "failed")
-        if self.done:
-            self._phase_ends = None
         return commands
