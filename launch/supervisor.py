@@ -208,11 +208,6 @@ class Supervisor:
         return self._phase > _Phase.RUNNING
 
     @property
-    def interrupts(self) -> int:
-        """How often Ctrl-C was pressed."""
-        return self._interrupts
-
-    @property
     def done(self) -> bool:
         """Whether every node has ended for good."""
         return not any(record.state in _ALIVE for record in self.nodes)
