@@ -2,102 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 
-from topology.errors import ConnectionBroken, ReplayDeadlineExceeded, ReplayError, TableNotFound
-from topology.nodes import courier
+from topology.errors import ReplayDeadlineExceeded, ReplayError, TableNotFound
 from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, SampleInfo, TableInfo
-from topology.nodes.replay.landing import LandingPool
-from topology.nodes.replay.messages import SampleBatch, SampleGroup, ServerStopped, WriteBatch
+from topology.nodes.replay.links import Link, LocalLink, RemoteLink, SampleCallArguments
+from topology.nodes.replay.messages import SampleBatch, SampleGroup, WriteBatch
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.specs import Signature
-from topology.nodes.replay.stopping import reason_of
 from topology.nodes.replay.structure import Shape, flatten, paths, show_path, unflatten
 from topology.nodes.replay.writers import TrajectoryWriter
 
 __all__ = ["Client"]
-
-
-class _Link(Protocol):
-    """How a client reaches a service."""
-
-    def call(self, method: str, *args: Any) -> Any: ...
-
-    def submit(self, method: str, *args: Any) -> Future[Any]: ...
-
-    def sample(self, table: str, batch_size: int, timeout_s: float | None) -> SampleBatch: ...
-
-    def submit_sample(self, table: str, batch_size: int, timeout_s: float | None) -> Future[SampleBatch]: ...
-
-    def close(self) -> None: ...
-
-
-@final
-class _Remote:
-    def __init__(self, address: str, secret: bytes) -> None:
-        self._client = courier.Client(address, secret=secret)
-        self._landings = LandingPool(self._client.futures.lend_memory, enabled=address.startswith("unix:"))
-
-    def call(self, method: str, *args: Any) -> Any:
-        try:
-            return getattr(self._client, method)(*args)
-        except (ServerStopped, ConnectionBroken) as error:
-            reason = reason_of(error)
-            raise reason from reason.__cause__
-
-    def submit(self, method: str, *args: Any) -> Future[Any]:
-        future: Future[Any] = getattr(self._client.futures, method)(*args)
-        return future
-
-    def sample(self, table: str, batch_size: int, timeout_s: float | None) -> SampleBatch:
-        return self._landings.call(functools.partial(self.call, "sample"), table, batch_size, timeout_s)
-
-    def submit_sample(self, table: str, batch_size: int, timeout_s: float | None) -> Future[SampleBatch]:
-        return self._landings.submit(functools.partial(self.submit, "sample"), table, batch_size, timeout_s)
-
-    def close(self) -> None:
-        self._client.close()
-        self._landings.close()
-
-
-@final
-class _Local:
-    """Calls a service of this process directly: nothing is pickled."""
-
-    def __init__(self, service: ReplayService) -> None:
-        self._service = service
-
-    def call(self, method: str, *args: Any) -> Any:
-        return self.submit(method, *args).result()
-
-    def submit(self, method: str, *args: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            result = getattr(self._service, method)(*args)
-        except Exception as error:  # noqa: BLE001  (it reaches the caller through the future, as a remote one does)
-            future.set_exception(error)
-        else:
-            if isinstance(result, Future):
-                return result
-            future.set_result(result)
-        return future
-
-    def sample(self, table: str, batch_size: int, timeout_s: float | None) -> SampleBatch:
-        return self.submit_sample(table, batch_size, timeout_s).result()
-
-    def submit_sample(self, table: str, batch_size: int, timeout_s: float | None) -> Future[SampleBatch]:
-        return self.submit("sample", table, batch_size, timeout_s)
-
-    def close(self) -> None:
-        pass
 
 
 @final
@@ -124,7 +47,7 @@ class Client:
     ) -> None:
         self._address = server_address
         self._patience_s = patience_s
-        self._link: _Link = _Remote(server_address, secret) if service is None else _Local(service)
+        self._link: Link = RemoteLink(server_address, secret) if service is None else LocalLink(service)
         self._shapes: dict[bytes, Shape] = {}
         self._signatures: dict[str, Signature | None] = {}
 
@@ -183,7 +106,9 @@ class Client:
 
     # -- sampling -----------------------------------------------------------------------------------------------------
 
-    def sample_batch(self, table: str, batch_size: int, *, timeout_s: float | None = None) -> ReplaySample:
+    def sample_batch(
+        self, table: str, batch_size: int, *, timeout_s: float | None = None, replacement: bool = True
+    ) -> ReplaySample:
         """A batch of items as contiguous arrays, in the structure their writers gave them.
 
         Blocks until the rate limiter has let `batch_size` samples pass. The batch may be larger than the limiter's
@@ -193,6 +118,7 @@ class Client:
             table: name of the table.
             batch_size: items, B.
             timeout_s: limit in seconds; None waits for ever.
+            replacement: False for a batch in which no item is twice. Its `info.probability` is that of a single draw.
 
         Returns:
             `info` with arrays [B], `data` with leaves [B, T, ...], or [B, ...] for leaves without time axis.
@@ -202,15 +128,20 @@ class Client:
             ReplayError: the items drawn differ in structure or shape, so that they do not make one batch.
             TableNotFound: there is no such table.
         """
-        return self._assemble(self._link.sample(table, batch_size, timeout_s))
+        return self._assemble(self._link.sample(SampleCallArguments(table, batch_size, timeout_s, not replacement)))
 
     def batches(
-        self, table: str, batch_size: int, *, prefetch: int = 1, timeout_s: float | None = None
+        self,
+        table: str,
+        batch_size: int,
+        *,
+        prefetch: int = 1,
+        timeout_s: float | None = None,
+        replacement: bool = True,
     ) -> BatchIterator:
         """Batches without end, `prefetch` of them requested ahead. See `BatchIterator` and `sample_batch`."""
-        return BatchIterator(
-            lambda: self._link.submit_sample(table, batch_size, timeout_s), self._assemble, prefetch=prefetch
-        )
+        request = SampleCallArguments(table, batch_size, timeout_s, not replacement)
+        return BatchIterator(lambda: self._link.submit_sample(request), self._assemble, prefetch=prefetch)
 
     def sample(
         self,
@@ -236,7 +167,7 @@ class Client:
         signature = self.signature(table) if unpack_as_table_signature else None
         shape = None if signature is None else flatten(signature.tree)[1]
         for _ in range(num_samples):
-            batch = self._link.sample(table, 1, None)
+            batch = self._link.sample(SampleCallArguments(table, 1, None))
             info = _info(batch)
             first = SampleInfo(*(field[0].item() for field in info))
             leaves = [leaf[0] for leaf in batch.groups[0].leaves]
@@ -317,6 +248,21 @@ class Client:
     def reset(self, table: str) -> None:
         """Removes all items of a table and sets its rate limiter's counts to zero."""
         self._link.call("reset", table)
+
+    def resize(self, table: str, max_size: int) -> None:
+        """Changes a table's `max_size`. A smaller one removes items, chosen by the remover."""
+        self._link.call("resize", table, max_size)
+
+    def checkpoint(self) -> str:
+        """Saves all tables of the server; returns the path of the checkpoint, on the server's machine.
+
+        Blocks until it is on the disk; the server goes on serving meanwhile.
+
+        Raises:
+            CheckpointError: it could not be written, or the server has no checkpointer.
+        """
+        path: str = self._link.call("checkpoint")
+        return path
 
     def server_info(self, timeout: float | None = None) -> dict[str, TableInfo]:
         """`TableInfo` by table.

@@ -256,6 +256,11 @@ class TableCore:
         if excess > 0:
             self._evict(excess)
 
+    @property
     def rng_state(self) -> dict[str, Any]:
         """State of the generator, as plain numbers."""
         return copy.deepcopy(dict(self.rng.bit_generator.state))
+
+    @rng_state.setter
+    def rng_state(self, state: dict[str, Any]) -> None:
+        self.rng.bit_generator.state = state

@@ -8,7 +8,7 @@ was used 16 million times). The highest byte of a key is zero, for those who mus
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import numpy.typing as npt
 from topology.nodes.replay.layouts import Layout
 from topology.nodes.replay.storage import Allocator
 
-__all__ = ["Items", "RowMatrix"]
+__all__ = ["Items", "ItemsState", "RowMatrix"]
 
 RowMatrix = npt.NDArray[np.int32]
 _Slots = npt.NDArray[np.int64]
@@ -47,6 +47,24 @@ class _Pool:
         return places
 
 
+class ItemsState(NamedTuple):
+    """All items at one moment, copied.
+
+    Attributes:
+        generations: of every slot ever used.
+        slots: of the items, ascending, [n].
+        priority, times_sampled, episode: of the items, [n].
+        parts: for each layout among them: the layout, which of the items have it (None: all), their rows [k, T].
+    """
+
+    generations: npt.NDArray[np.uint32]
+    slots: npt.NDArray[np.int64]
+    priority: npt.NDArray[np.float64]
+    times_sampled: npt.NDArray[np.int32]
+    episode: npt.NDArray[np.uint64]
+    parts: list[tuple[Layout, npt.NDArray[np.int64] | None, RowMatrix]]
+
+
 @final
 class Items:
     """Items by slot. Not thread-safe; the table's lock is held around every method.
@@ -74,10 +92,7 @@ class Items:
         """Adds an item for each of `rows` [n, T]; returns their slots."""
         slots = self._allocator.take(len(rows))
         self._reserve(self._allocator.high)
-        number = self._pool_of.get(layout)
-        if number is None:
-            number = self._pool_of[layout] = len(self._pools)
-            self._pools.append(_Pool(layout))
+        number = self._number_of(layout)
         self._place[slots] = self._pools[number].add(rows)
         self._pool[slots] = number
         self.priority[slots] = priorities
@@ -110,6 +125,43 @@ class Items:
             pool = self._pools[number]
             where = np.flatnonzero(numbers == number)
             yield pool.layout, where, pool.rows[self._place[slots[where]]]
+
+    @property
+    def state(self) -> ItemsState:
+        """All items, copied. Does not retain their rows."""
+        slots = self.all_slots()
+        return ItemsState(
+            self._generation[: self._allocator.high].copy(),
+            slots,
+            self.priority[slots],
+            self.times_sampled[slots],
+            self._episode[slots],
+            list(self.rows_of(slots)),
+        )
+
+    @state.setter
+    def state(self, state: ItemsState) -> None:
+        """Becomes what `state` says: for a new, empty instance. Takes over a reference to each row."""
+        high, slots = state.generations.size, state.slots
+        self._reserve(high)
+        self._allocator.restart(high, np.setdiff1d(np.arange(high), slots))
+        self._generation[:high] = state.generations
+        self.priority[slots] = state.priority
+        self.times_sampled[slots] = state.times_sampled
+        self._episode[slots] = state.episode
+        for layout, where, rows in state.parts:
+            chosen = slots if where is None else slots[where]
+            number = self._number_of(layout)
+            self._place[chosen] = self._pools[number].add(rows)
+            self._pool[chosen] = number
+        self.count = slots.size
+
+    def _number_of(self, layout: Layout) -> int:
+        number = self._pool_of.get(layout)
+        if number is None:
+            number = self._pool_of[layout] = len(self._pools)
+            self._pools.append(_Pool(layout))
+        return number
 
     def episodes(self, slots: _Slots) -> npt.NDArray[np.uint64]:
         """Episode of each item."""

@@ -102,7 +102,7 @@ class Placer:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Like `np.empty`; in the region if the array is large and there is room."""
         size = dtype.itemsize * math.prod(shape)
-        if size < _LEAF_BYTES or self._end + size > self._memory.size:
+        if dtype.hasobject or size < _LEAF_BYTES or self._end + size > self._memory.size:
             return np.empty(shape, dtype)
         array = _view(self._memory, self._end, dtype, shape)
         self._placements[id(array)] = _Placement(self._ticket, self._end, dtype, shape)

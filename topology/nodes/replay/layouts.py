@@ -80,6 +80,7 @@ class Layout:
         leaves: where each leaf comes from.
         signature: path, shape and dtype of each leaf.
         item_bytes: bytes of the leaves of one item.
+        paths: path of each leaf.
         merge_key: layouts of equal key give batches that can be one: same structure, shapes and dtypes.
     """
 
@@ -90,6 +91,7 @@ class Layout:
         "leaves",
         "merge_key",
         "offsets",
+        "paths",
         "signature",
         "structure",
         "structure_key",
@@ -112,8 +114,16 @@ class Layout:
             (path, _leaf_shape(group.specs[leaf.column], leaf), group.specs[leaf.column].dtype)
             for path, leaf in zip(spec.paths, self.leaves, strict=True)
         )
+        self.paths = spec.paths
         self.item_bytes = sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.signature)
         self.merge_key = (spec.structure_key, tuple((shape, dtype) for _, shape, dtype in self.signature))
+
+    @property
+    def spec(self) -> LayoutSpec:
+        """The layout as a writer would describe it."""
+        steps = [tuple(self.offsets[choice].tolist()) for choice in self.choices]
+        leaves = tuple(LeafPattern(leaf.column, steps[leaf.choice], leaf.steps is None) for leaf in self.leaves)
+        return LayoutSpec(leaves, self.structure_key, self.structure, self.paths)
 
 
 def _leaf_shape(column: ColumnSpec, leaf: Leaf) -> tuple[int, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import final
 
 from topology.nodes import courier
+from topology.nodes.replay.checkpointers import CheckpointerBase
 from topology.nodes.replay.client import Client
 from topology.nodes.replay.landing import LandingAddress
 from topology.nodes.replay.messages import SampleBatch, WriteBatch
@@ -25,7 +26,9 @@ class _Handlers:
     def __init__(self, service: ReplayService) -> None:
         self._service = service
         self.delete = service.delete
+        self.checkpoint = service.checkpoint
         self.reset = service.reset
+        self.resize = service.resize
         self.server_info = service.server_info
         self.update_priorities = service.update_priorities
 
@@ -38,6 +41,12 @@ class _Handlers:
         self, table: str, batch_size: int, timeout_s: float | None, landing: LandingAddress | None = None
     ) -> Future[SampleBatch]:
         return self._service.sample(table, batch_size, timeout_s, landing)
+
+    @courier.asynchronous
+    def sample_distinct(
+        self, table: str, batch_size: int, timeout_s: float | None, landing: LandingAddress | None = None
+    ) -> Future[SampleBatch]:
+        return self._service.sample_distinct(table, batch_size, timeout_s, landing)
 
     @courier.asynchronous
     def lend_memory(self, address: MemoryAddress) -> Future[None]:
@@ -54,18 +63,29 @@ class Server:
     Args:
         tables: at least one, with distinct names.
         port: TCP port on this machine; 0 picks a free one.
+        checkpointer: saves the tables when a client asks for it, and fills them now from the newest checkpoint.
         address: "unix:/path" or "host:port" instead. With neither, a fresh unix socket.
         secret: the run's secret, needed to serve beyond this machine.
+        compression: "zlib", "lz4" or "zstd" by path of a column in the steps, e.g. {"observation/pixels": "lz4"}; the
+            path "*" means every column of cells of 256 bytes or more. Costs time with every step and every sample.
 
     Raises:
         ValueError: no table, or two of one name.
         LaunchError: the address is taken.
+        CheckpointError: the newest checkpoint is damaged, or does not fit the tables.
     """
 
     def __init__(
-        self, tables: Sequence[Table], port: int | None = None, *, address: str | None = None, secret: bytes = b""
+        self,
+        tables: Sequence[Table],
+        port: int | None = None,
+        checkpointer: CheckpointerBase | None = None,
+        *,
+        address: str | None = None,
+        secret: bytes = b"",
+        compression: Mapping[str, str] | None = None,
     ) -> None:
-        self._service = ReplayService(tables)
+        self._service = ReplayService(tables, checkpointer=checkpointer, compression=compression)
         self._courier = courier.Server("replay", address=address, port=port, secret=secret)
         courier.bind_object(self._courier, _Handlers(self._service))
         self._stopped = threading.Event()

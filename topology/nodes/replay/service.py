@@ -15,6 +15,7 @@ import numpy.typing as npt
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay.alarms import Alarms
+from topology.nodes.replay.checkpointers import CheckpointerBase, CheckpointError
 from topology.nodes.replay.compression import Compression
 from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.landing import LandingAddress, LentMemory
@@ -41,11 +42,13 @@ class ReplayService:
         tables: at least one, with distinct names.
         clock: for timeouts and reports.
         report_after_s: a call that waits so long is reported in the log, with what blocks it.
+        checkpointer: saves the tables on `checkpoint`, and fills them now from the newest one.
         forget_writers_after_s: the steps kept for a writer are dropped when it is silent for so long.
         compression: codec by column; see `Compression`.
 
     Raises:
         ValueError: no table, or two of one name.
+        CheckpointError: the newest checkpoint is damaged, or does not fit the tables.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class ReplayService:
         report_after_s: float = 30.0,
         forget_writers_after_s: float = 60.0,
         compression: Mapping[str, str] | None = None,
+        checkpointer: CheckpointerBase | None = None,
     ) -> None:
         if not tables:
             raise ValueError("a replay server needs at least one table, got none")
@@ -67,6 +71,9 @@ class ReplayService:
         self._forget_after_s = forget_writers_after_s
         self._sweeping = False
         self.lent_memory = LentMemory()
+        self._checkpointer = checkpointer
+        if checkpointer is not None:
+            checkpointer.load_latest(self.tables, self.store)
         self._alarms = Alarms(clock)
         self._watches = {name: Watch(table, self._alarms, clock, report_after_s) for name, table in self.tables.items()}
         self._copiers = ThreadPoolExecutor(2, thread_name_prefix="replay-copy")
@@ -135,7 +142,13 @@ class ReplayService:
     # -- samplers -----------------------------------------------------------------------------------------------------
 
     def sample(
-        self, table: str, batch_size: int, timeout_s: float | None = None, landing: LandingAddress | None = None
+        self,
+        table: str,
+        batch_size: int,
+        timeout_s: float | None = None,
+        landing: LandingAddress | None = None,
+        *,
+        distinct: bool = False,
     ) -> Future[SampleBatch]:
         """Draws `batch_size` items. The result comes when the limiter has let all of them pass.
 
@@ -146,17 +159,27 @@ class ReplayService:
             batch_size: at least 1.
             timeout_s: `ReplayDeadlineExceeded` after so many seconds; None waits for ever.
             landing: memory lent by the caller, for large leaves; used when it is known here.
+            distinct: whether no item may be in the batch twice.
         """
         found = find_table(self.tables, table)
         if batch_size < 1:
             raise ValueError(f"table {table!r}: batch_size must be at least 1, got {batch_size}")
         call = SampleCall(found, self._copiers, self.lent_memory.placer(landing))
-        request = SampleRequest(batch_size, call.drawn)
+        request = SampleRequest(batch_size, call.drawn, distinct=distinct)
         ended = found.sample(request)
         call.submitted()
         if not ended:
             self._wait_for_sample(found, request, call.reply, timeout_s)
         return call.reply
+
+    def sample_distinct(
+        self, table: str, batch_size: int, timeout_s: float | None = None, landing: LandingAddress | None = None
+    ) -> Future[SampleBatch]:
+        """Like `sample`, without replacement: no item is in the batch twice.
+
+        Errors: `ValueError`, when the table can never hold so many.
+        """
+        return self.sample(table, batch_size, timeout_s, landing, distinct=True)
 
     def _wait_for_sample(
         self, table: Table, request: SampleRequest, reply: Future[SampleBatch], timeout_s: float | None
@@ -181,6 +204,22 @@ class ReplayService:
     def reset(self, table: str) -> None:
         """Empties a table and its limiter's counts."""
         find_table(self.tables, table).reset()
+
+    def resize(self, table: str, max_size: int) -> None:
+        """Changes a table's `max_size`."""
+        find_table(self.tables, table).resize(max_size)
+
+    def checkpoint(self) -> str:
+        """Saves all tables; returns where. Blocks until that is on the disk.
+
+        Raises:
+            CheckpointError: it could not be written; or the server has no checkpointer.
+        """
+        if self._checkpointer is None:
+            raise CheckpointError(
+                "this server keeps no checkpoints: start it with checkpointer=DefaultCheckpointer(path)"
+            )
+        return self._checkpointer.save(self.tables)
 
     def server_info(self) -> dict[str, TableInfo]:
         """`TableInfo` of every table."""

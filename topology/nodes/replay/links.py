@@ -1,0 +1,116 @@
+"""How a client reaches a replay service: over a connection, or in the same process."""
+
+from __future__ import annotations
+
+import functools
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol, final
+
+from topology.errors import ConnectionBroken
+from topology.nodes import courier
+from topology.nodes.replay.landing import LandingPool
+from topology.nodes.replay.messages import SampleBatch, ServerStopped
+from topology.nodes.replay.service import ReplayService
+from topology.nodes.replay.stopping import reason_of
+
+__all__ = ["Link", "LocalLink", "RemoteLink", "SampleCallArguments"]
+
+
+class SampleCallArguments(NamedTuple):
+    """A wish for a batch: `batch_size` items of `table`, waited for `timeout_s` seconds; each once if `distinct`."""
+
+    table: str
+    batch_size: int
+    timeout_s: float | None
+    distinct: bool = False
+
+    @property
+    def method(self) -> str:
+        """The service's method."""
+        return "sample_distinct" if self.distinct else "sample"
+
+    @property
+    def arguments(self) -> tuple[str, int, float | None]:
+        """Its arguments."""
+        return self.table, self.batch_size, self.timeout_s
+
+
+class Link(Protocol):
+    """How a client reaches a service."""
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Calls a method of the service; blocks."""
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        """Calls a method of the service."""
+
+    def sample(self, request: SampleCallArguments) -> SampleBatch:
+        """Draws a batch; blocks."""
+
+    def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
+        """Draws a batch."""
+
+    def close(self) -> None:
+        """Closes the connections; calls under way fail. Idempotent."""
+
+
+@final
+class RemoteLink:
+    """Calls a server at its address."""
+
+    def __init__(self, address: str, secret: bytes) -> None:
+        self._client = courier.Client(address, secret=secret)
+        self._landings = LandingPool(self._client.futures.lend_memory, enabled=address.startswith("unix:"))
+
+    def call(self, method: str, *args: Any) -> Any:
+        try:
+            return getattr(self._client, method)(*args)
+        except (ServerStopped, ConnectionBroken) as error:
+            reason = reason_of(error)
+            raise reason from reason.__cause__
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        future: Future[Any] = getattr(self._client.futures, method)(*args)
+        return future
+
+    def sample(self, request: SampleCallArguments) -> SampleBatch:
+        return self._landings.call(functools.partial(self.call, request.method), *request.arguments)
+
+    def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
+        return self._landings.submit(functools.partial(self.submit, request.method), *request.arguments)
+
+    def close(self) -> None:
+        self._client.close()
+        self._landings.close()
+
+
+@final
+class LocalLink:
+    """Calls a service of this process directly: nothing is pickled."""
+
+    def __init__(self, service: ReplayService) -> None:
+        self._service = service
+
+    def call(self, method: str, *args: Any) -> Any:
+        return self.submit(method, *args).result()
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            result = getattr(self._service, method)(*args)
+        except Exception as error:  # noqa: BLE001  (it reaches the caller through the future, as a remote one does)
+            future.set_exception(error)
+        else:
+            if isinstance(result, Future):
+                return result
+            future.set_result(result)
+        return future
+
+    def sample(self, request: SampleCallArguments) -> SampleBatch:
+        return self.submit_sample(request).result()
+
+    def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
+        return self.submit(request.method, *request.arguments)
+
+    def close(self) -> None:
+        pass
