@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import io
+import logging
+import pickle
+import sys
 from collections.abc import Callable
 from typing import Any, final
 
@@ -15,17 +18,54 @@ from topology.node import Node
 __all__ = ["dumps", "find_unpicklable"]
 
 
+_logger = logging.getLogger(__name__)
 _LRU_CACHED = functools._lru_cache_wrapper  # noqa: SLF001 - the type has no public name
 
 
 @final
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """Cloudpickle that also takes an `lru_cache`d function of `__main__`: by value, empty, shared within one pickle."""
+    """Cloudpickle that also takes two things which scripts hold in globals.
+
+    An `lru_cache`d function of `__main__` travels by value, empty, shared within one pickle. absl's `FLAGS` arrives as
+    the `FLAGS` of the receiver, to which the flags that only the sender's script defined are added, with their values.
+    """
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, _LRU_CACHED) and obj.__module__ == "__main__":
             return _cached, (obj.__wrapped__, obj.cache_parameters())
+        absl_flags = sys.modules.get("absl.flags")
+        if absl_flags is not None and obj is absl_flags.FLAGS:
+            return _absl_flags, (_picklable_flags(obj), obj.is_parsed())
         return super().reducer_override(obj)
+
+
+def _picklable_flags(flag_values: Any) -> dict[str, bytes]:
+    found = {}
+    for name in flag_values:
+        if flag_values.find_module_defining_flag(name) in sys.modules:
+            continue  # a module that the receiver can import defines it there
+        try:
+            flag = flag_values[name]  # refuses pickle, but is plain data
+            found[name] = dumps((type(flag), flag.__dict__))
+        except Exception:  # noqa: BLE001 - a flag of a kind of its own: a node that reads it says that it is unknown
+            _logger.debug("the flag --%s cannot travel", name, exc_info=True)
+    return found
+
+
+def _absl_flags(flags: dict[str, bytes], parsed: bool) -> Any:
+    from absl.flags import FLAGS
+
+    for name, pickled in flags.items():
+        kind, state = pickle.loads(pickled)
+        if name in FLAGS:
+            FLAGS[name].__dict__.update(state)
+        else:
+            flag = kind.__new__(kind)
+            flag.__dict__.update(state)
+            FLAGS[name] = flag
+    if parsed:
+        FLAGS.mark_as_parsed()
+    return FLAGS
 
 
 def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:

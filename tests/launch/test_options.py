@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -140,3 +141,34 @@ def test_messages_and_files_travel_together(tmp_path: Path) -> None:
     assert theirs.receive() is None
     assert not theirs.send({"too": "late"})
     theirs.close()
+
+
+def test_flags_that_a_script_defines_reach_its_nodes(run_script: Callable[..., tuple[int, str]]) -> None:
+    """A node that reads the script's `FLAGS` sees the script's values, or those of its own `PythonProcess`."""
+    code, output = run_script(
+        """
+        from absl import app, flags
+
+        FLAGS = flags.FLAGS
+        flags.DEFINE_integer("workers", 2, "A number.")
+        flags.DEFINE_list("names", ["a"], "Some names.")
+        DEEP = flags.DEFINE_bool("deep", False, "A switch.")
+
+        def show():
+            print("node", FLAGS.workers, FLAGS.names, DEEP.value)
+
+        def main(_):
+            program = lp.Program("flags")
+            program.add_node(lp.PyNode(show), label="same")
+            program.add_node(lp.PyNode(show), label="other")
+            other = lp.PythonProcess(args={"workers": 7, "deep": True})
+            lp.launch(program, "local_mp", local_resources={"other": other}).wait()
+
+        app.run(main)
+        """,
+        "--workers=5",
+        "--names=b,c",
+    )
+    assert code == 0
+    assert "[same/0] node 5 ['b', 'c'] False" in output
+    assert "[other/0] node 7 ['b', 'c'] True" in output
