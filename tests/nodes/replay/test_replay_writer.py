@@ -467,6 +467,8 @@ def test_with_flushes_after_errors_of_users_but_not_of_the_service(client):
 class FlakyBackend:
     """Answers when told to; loses streams when told to."""
 
+    regions = None
+
     def __init__(self):
         self.sent = collections.deque()
         self.readiness = Future()

@@ -15,6 +15,7 @@ from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, SampleInfo, TableInfo
 from topology.nodes.replay.links import Link, LocalLink, RemoteLink, SampleCallArguments
 from topology.nodes.replay.messages import SampleBatch, SampleGroup, WriteBatch
+from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.specs import Signature
 from topology.nodes.replay.structure import Shape, flatten, paths, show_path, unflatten
@@ -305,6 +306,11 @@ class Client:
         """A future that is done when the server answers."""
         return self._link.submit("server_info")
 
+    @property
+    def regions(self) -> RegionPool | None:
+        """Memory shared with the server; None for none."""
+        return self._link.regions
+
     def submit_insert(self, batch: WriteBatch) -> Future[None]:
         """Sends a message of a writer."""
         return self._link.submit("insert", batch)
@@ -323,6 +329,10 @@ class _WriterBackend:
 
     def ready(self) -> Future[object]:
         return self._client.submit_ping()
+
+    @property
+    def regions(self) -> RegionPool | None:
+        return self._client.regions
 
 
 def _info(batch: SampleBatch) -> SampleInfo:

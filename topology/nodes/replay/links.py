@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Protocol, final
 
 from topology.errors import ConnectionBroken
 from topology.nodes import courier
-from topology.nodes.replay.landing import LandingPool
+from topology.nodes.replay.landing import Landings
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
+from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.stopping import reason_of
 
@@ -53,6 +54,10 @@ class Link(Protocol):
     def close(self) -> None:
         """Closes the connections; calls under way fail. Idempotent."""
 
+    @property
+    def regions(self) -> RegionPool | None:
+        """Memory shared with the service's process; None where nothing is sent."""
+
 
 @final
 class RemoteLink:
@@ -60,7 +65,8 @@ class RemoteLink:
 
     def __init__(self, address: str, secret: bytes) -> None:
         self._client = courier.Client(address, secret=secret)
-        self._landings = LandingPool(self._client.futures.lend_memory, enabled=address.startswith("unix:"))
+        self._regions = RegionPool(self._client.futures.lend_memory, enabled=address.startswith("unix:"))
+        self._landings = Landings(self._regions)
 
     def call(self, method: str, *args: Any) -> Any:
         try:
@@ -81,7 +87,11 @@ class RemoteLink:
 
     def close(self) -> None:
         self._client.close()
-        self._landings.close()
+        self._regions.close()
+
+    @property
+    def regions(self) -> RegionPool:
+        return self._regions
 
 
 @final
@@ -114,3 +124,7 @@ class LocalLink:
 
     def close(self) -> None:
         pass
+
+    @property
+    def regions(self) -> None:
+        return None

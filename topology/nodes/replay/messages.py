@@ -11,7 +11,7 @@ from topology.errors import ReplayError
 from topology.nodes.replay.layouts import LayoutSpec
 from topology.nodes.replay.storage import ColumnSpec
 
-__all__ = ["Cells", "ItemRun", "SampleBatch", "SampleGroup", "ServerStopped", "StreamLost", "WriteBatch"]
+__all__ = ["Cells", "ItemRun", "LentArray", "SampleBatch", "SampleGroup", "ServerStopped", "StreamLost", "WriteBatch"]
 
 
 class ServerStopped(ReplayError):
@@ -22,12 +22,21 @@ class StreamLost(ReplayError):
     """The server does not know the writer's stream: it was restarted, or dropped it. The writer begins a new one."""
 
 
+class LentArray(NamedTuple):
+    """An array in a region of shared memory that the sender lends. It stays as it is until the message is answered."""
+
+    token: bytes
+    offset: int
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
 class Cells(NamedTuple):
     """Consecutive cells of one column: `values` [n, *shape] belong to the steps from `first_step` on."""
 
     column: int
     first_step: int
-    values: npt.NDArray[Any]
+    values: npt.NDArray[Any] | LentArray
 
 
 class ItemRun(NamedTuple):

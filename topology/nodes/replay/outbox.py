@@ -141,7 +141,7 @@ class Outbox:
         ]
         for step, column in self._patches:
             if self._first <= step:
-                cells.extend(self._buffer.cells(column, self._position[column], step, step + 1))
+                cells.extend(self._buffer.cells(column, self._position[column], step, step + 1, lend=False))
         self._patches.clear()
         return cells
 

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import final
 
 from topology.nodes.replay.gather import gather
-from topology.nodes.replay.landing import Placer
+from topology.nodes.replay.lent_memory import Placer
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
 from topology.nodes.replay.requests import Picks
 from topology.nodes.replay.table import Table

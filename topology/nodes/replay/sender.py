@@ -13,6 +13,7 @@ from topology.clock import Clock, Deadline
 from topology.errors import ConnectionBroken, ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay.messages import StreamLost, WriteBatch
 from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
+from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.specs import Signature
 from topology.nodes.replay.step_buffer import StepBuffer
 from topology.nodes.replay.stopping import reason_of
@@ -33,6 +34,10 @@ class Backend(Protocol):
 
     def signature(self, table: str) -> Signature | None:
         """The table's signature. Raises `TableNotFound`."""
+
+    @property
+    def regions(self) -> RegionPool | None:
+        """Memory shared with the server; None for none."""
 
     def ready(self) -> Future[object]:
         """A future that is done when the server answers; it waits for a server that is being restarted."""
@@ -72,7 +77,8 @@ class Sender:
     @property
     def unfinished(self) -> int:
         """Items that are not in their tables yet, as far as is known."""
-        return self._buffered + self._unconfirmed + sum(pending.size for _, pending in self._lost)
+        lost = sum([pending.size for _, pending in self._lost]) if self._lost else 0
+        return self._buffered + self._unconfirmed + lost
 
     def oldest_needed(self) -> float:
         """The oldest step that items not confirmed yet use; infinity when there are none."""

@@ -18,8 +18,9 @@ from topology.nodes.replay.alarms import Alarms
 from topology.nodes.replay.checkpointers import CheckpointerBase, CheckpointError
 from topology.nodes.replay.compression import Compression
 from topology.nodes.replay.info import TableInfo
-from topology.nodes.replay.landing import LandingAddress, LentMemory
+from topology.nodes.replay.landing import LandingAddress
 from topology.nodes.replay.layouts import Store
+from topology.nodes.replay.lent_memory import LentMemory
 from topology.nodes.replay.messages import SampleBatch, StreamLost, WriteBatch
 from topology.nodes.replay.requests import InsertRequest, SampleRequest
 from topology.nodes.replay.sample_call import SampleCall
@@ -109,7 +110,7 @@ class ReplayService:
             idlest.close()
         if must_sweep:
             self._alarms.schedule(self._forget_after_s, self._sweep)
-        reply = stream.write(batch)
+        reply = stream.write(self.lent_memory.resolve(batch))
         if stream.lost:
             with self._lock:
                 if self._streams.get(batch.writer) is stream:

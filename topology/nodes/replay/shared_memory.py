@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import mmap
 import os
 import secrets
@@ -17,13 +18,14 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FIRST_BYTE", "MemoryAddress", "Region", "is_supported", "open_region"]
+__all__ = ["FIRST_BYTE", "MemoryAddress", "Region", "aligned", "is_supported", "open_region", "view"]
 
 FIRST_BYTE = 64
 """Where the contents of a region begin, after its token."""
 
 _TOKEN_BYTES = 16
 _PAGE = mmap.PAGESIZE
+_ALIGNMENT = 64  # of arrays: a cache line, and what jax wants of memory that it uses as it is
 
 
 class MemoryAddress(NamedTuple):
@@ -106,3 +108,18 @@ def _map(fd: int, size: int) -> mmap.mmap:
     # Populated in one go: a fault for each page would cost as much as the copy that follows.
     flags: Any = mmap.MAP_SHARED | mmap.MAP_POPULATE
     return mmap.mmap(fd, size, flags)
+
+
+def aligned(size: int) -> int:
+    """`size` bytes, rounded up so that another array may follow."""
+    return -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def view(memory: npt.NDArray[np.uint8], offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """The array at `offset`.
+
+    Raises:
+        ValueError: the memory ends before it does.
+    """
+    size = dtype.itemsize * math.prod(shape)
+    return memory[offset : offset + size].view(dtype).reshape(shape)

@@ -7,6 +7,7 @@ very arrays that `append` filled.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
@@ -14,7 +15,9 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from topology.nodes.replay.messages import Cells
+from topology.nodes.replay.messages import Cells, LentArray
+from topology.nodes.replay.region_pool import PooledRegion, RegionPool
+from topology.nodes.replay.shared_memory import FIRST_BYTE, aligned, view
 from topology.nodes.replay.specs import Spec
 from topology.nodes.replay.storage import ColumnSpec
 from topology.nodes.replay.structure import Path, show_path
@@ -27,6 +30,9 @@ Steps: TypeAlias = "range | tuple[int, ...]"
 _CHUNK_BYTES = 256 << 10
 _CHUNK_STEPS = 256
 _MOST_SPARE = 4
+_SHARED_BYTES = 64 << 10  # smaller chunks are as fast through the socket
+_ROOM_BYTES = 4 << 10  # for gaps between columns
+_LENT_BYTES = 8 << 10  # smaller pieces travel with the message
 
 # Numbers of Python that numpy stores with this dtype.
 _PYTHON_NUMBERS = {np.dtype(np.float64): float, np.dtype(np.int64): int, np.dtype(np.bool_): bool}
@@ -87,17 +93,50 @@ class _Lane(NamedTuple):
 
 @final
 class _Chunk:
-    __slots__ = ("arrays", "first", "stop")
+    """Memory for consecutive steps: one array a column, in a region of shared memory when `shared` is one."""
 
-    def __init__(self, first: int, capacity: int) -> None:
+    __slots__ = ("_end", "_memory", "arrays", "first", "offsets", "shared", "stop")
+
+    def __init__(self, first: int, capacity: int, shared: PooledRegion | None, pool: RegionPool | None) -> None:
         self.first = first
         self.stop = first + capacity
         self.arrays: dict[int, npt.NDArray[Any]] = {}
+        self.offsets: dict[int, int] = {}  # of those arrays that lie in the region
+        self.shared = shared
+        # As long as this array or one over it lives, the region is ours.
+        self._memory = None if shared is None or pool is None else pool.hold(shared)
+        self._end = FIRST_BYTE
+
+    def add_array(self, column: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        whole = (self.stop - self.first, *shape)
+        size = dtype.itemsize * math.prod(whole)
+        if self._memory is None or self._end + size > self._memory.size:
+            array = np.zeros(whole, dtype)
+        else:
+            array = view(self._memory, self._end, dtype, whole)
+            self.offsets[column] = self._end
+            self._end = aligned(self._end + size)
+        self.arrays[column] = array
+        return array
+
+    def lent(self, column: int, low: int, high: int) -> LentArray | None:
+        """The cells of steps from `low` to before `high` as a loan; None when they are to be sent."""
+        array, offset = self.arrays[column], self.offsets.get(column)
+        if self.shared is None or self.shared.is_dropped or offset is None:
+            return None
+        cell_bytes = array.nbytes // len(array)
+        if cell_bytes * (high - low) < _LENT_BYTES:
+            return None
+        offset += cell_bytes * (low - self.first)
+        return LentArray(self.shared.token, offset, array.dtype, (high - low, *array.shape[1:]))
 
 
 @final
 class StepBuffer:
     """The steps of one writer. Not thread-safe.
+
+    Args:
+        pool: where memory for large steps is taken from, so that the server copies them from there; None for none.
 
     Attributes:
         columns: in the order they were first seen.
@@ -108,7 +147,8 @@ class StepBuffer:
         row_bytes: bytes of one step, as far as its columns are known.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pool: RegionPool | None = None) -> None:
+        self._pool = pool
         self.columns: list[_Column] = []
         self.next_step = 0
         self.first_alive = 0
@@ -227,13 +267,22 @@ class StepBuffer:
                 step = end
         self.columns[column].mark(first, stop)
 
-    def cells(self, column: int, position: int, first: int, stop: int) -> Iterator[Cells]:
-        """The cells of a column from step `first` to before `stop`, not copied; `position` goes into the message."""
+    def cells(self, column: int, position: int, first: int, stop: int, *, lend: bool = True) -> Iterator[Cells]:
+        """The cells of a column from step `first` to before `stop`, not copied.
+
+        Args:
+            column: index of the column.
+            position: the index that goes into the message.
+            first: the first step.
+            stop: the step after the last.
+            lend: whether cells in shared memory are lent. They must not be dropped before the message is answered.
+        """
         for chunk in self._chunks:
             low, high = max(first, chunk.first), min(stop, chunk.stop)
             array = chunk.arrays.get(column)
             if low < high and array is not None:
-                yield Cells(position, low, array[low - chunk.first : high - chunk.first])
+                values = chunk.lent(column, low, high) if lend else None
+                yield Cells(position, low, array[low - chunk.first : high - chunk.first] if values is None else values)
 
     def read(self, column: int, steps: Steps) -> npt.NDArray[Any]:
         """The cells of a column at `steps`, stacked, [n, *shape]."""
@@ -252,7 +301,7 @@ class StepBuffer:
         """Lets go of steps before `step`, whose cells nobody may read any more."""
         while self._chunks and self._chunks[0].stop <= step:
             chunk = self._chunks.popleft()
-            if len(self._spare) < _MOST_SPARE:
+            if chunk.shared is None and len(self._spare) < _MOST_SPARE:
                 self._spare.append(chunk)
         for column in self.columns:
             if column.gaps and column.gaps[0][1] <= step:
@@ -260,15 +309,16 @@ class StepBuffer:
 
     def _add_chunk(self, first: int) -> _Chunk:
         steps = max(1, min(_CHUNK_STEPS, _CHUNK_BYTES // max(self.row_bytes, 1)))
-        chunk = self._spare.pop() if self._spare else _Chunk(first, steps)
-        if chunk.stop - chunk.first != steps:  # of a time when fewer columns were known
-            chunk = _Chunk(first, steps)
+        chunk = self._spare.pop() if self._spare else None
+        if chunk is None or chunk.stop - chunk.first != steps:  # of a time when fewer columns were known
+            size = steps * self.row_bytes + _ROOM_BYTES
+            shared = self._pool.take(size) if self._pool is not None and size >= _SHARED_BYTES else None
+            chunk = _Chunk(first, steps, shared, self._pool)
         chunk.first, chunk.stop = first, first + steps
         self._chunks.append(chunk)
         return chunk
 
     def _add_array(self, chunk: _Chunk, column: int) -> npt.NDArray[Any]:
         known = self.columns[column]
-        # Zeros: cells that are never set travel with their neighbours.
-        array = chunk.arrays[column] = np.zeros((chunk.stop - chunk.first, *known.shape), known.dtype)
-        return array
+        assert known.dtype is not None  # a cell was checked
+        return chunk.add_array(column, known.shape, known.dtype)

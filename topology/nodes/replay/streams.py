@@ -13,7 +13,7 @@ import numpy.typing as npt
 from topology.errors import ReplayError, TableNotFound
 from topology.nodes.replay.items import RowMatrix
 from topology.nodes.replay.layouts import Layout, Store
-from topology.nodes.replay.messages import ItemRun, StreamLost, WriteBatch
+from topology.nodes.replay.messages import ItemRun, LentArray, StreamLost, WriteBatch
 from topology.nodes.replay.options import check_priorities
 from topology.nodes.replay.requests import InsertRequest
 from topology.nodes.replay.storage import RowGroup
@@ -185,6 +185,8 @@ class Stream:
                 self._first = batch.first_step
             self._rows = np.concatenate([self._rows, group.take(batch.num_steps)])
         for column, first_step, values in batch.cells:
+            if isinstance(values, LentArray):
+                raise StreamLost("memory of the writer is not known here (any more): begin anew, and send the bytes")
             at = first_step - self._first
             if not 0 <= at <= self._rows.size - len(values):
                 raise ReplayError(f"cells of steps from {first_step} on are outside the window of the stream")

@@ -76,7 +76,7 @@ class TrajectoryWriter:
         self._keep = num_keep_alive_refs
         self._validate = validate_items
         self._clock = clock
-        self._buffer = StepBuffer()
+        self._buffer = StepBuffer(backend.regions)
         self._template = Template(self._buffer)
         self._sender = Sender(backend, self._buffer, clock, patience_s)
         self._layout_of: dict[tuple[Any, ...], int] = {}
