@@ -47,7 +47,7 @@ def _picklable_flags(flag_values: Any) -> dict[str, bytes]:
         try:
             flag = flag_values[name]  # refuses pickle, but is plain data
             found[name] = dumps((type(flag), flag.__dict__))
-        except Exception:  # noqa: BLE001 - a flag of a kind of its own: a node that reads it says that it is unknown
+        except Exception:  # a flag of a kind of its own: a node that reads it says that it is unknown
             _logger.debug("the flag --%s cannot travel", name, exc_info=True)
     return found
 
