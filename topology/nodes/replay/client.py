@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from typing import Any, final
+from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,6 @@ from topology.nodes.replay.writers import TrajectoryWriter
 __all__ = ["Client"]
 
 
-@final
 class Client:
     """Talks to a replay server. Thread-safe; pickles as the server's address. Connects with the first call.
 
@@ -46,9 +45,13 @@ class Client:
         service: ReplayService | None = None,
         patience_s: float | None = 60.0,
     ) -> None:
+        link = RemoteLink(server_address, secret) if service is None else LocalLink(service)
+        self._set_up(server_address, link, patience_s)
+
+    def _set_up(self, server_address: str, link: Link, patience_s: float | None = None) -> None:
         self._address = server_address
         self._patience_s = patience_s
-        self._link: Link = RemoteLink(server_address, secret) if service is None else LocalLink(service)
+        self._link = link
         self._shapes: dict[bytes, Shape] = {}
         self._signatures: dict[str, Signature | None] = {}
 
@@ -63,11 +66,16 @@ class Client:
         """Address of the server."""
         return self._address
 
+    @property
+    def link(self) -> Link:
+        """How it reaches the server; for those who build on it."""
+        return self._link
+
     def close(self) -> None:
         """Closes the connections; calls under way fail. Idempotent."""
         self._link.close()
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

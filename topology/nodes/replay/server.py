@@ -100,6 +100,10 @@ class Server:
         self._courier.stop()
         self._stopped.set()
 
+    def checkpoint(self) -> str:
+        """Saves all tables; returns where. See `Client.checkpoint`."""
+        return self._service.checkpoint()
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Blocks until the server is stopped; returns whether it is."""
         return self._stopped.wait(timeout_s)

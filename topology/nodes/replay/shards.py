@@ -1,0 +1,301 @@
+"""Several replay servers behind one link: where each call goes, and how answers become one."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, final
+
+from topology.errors import ConnectionBroken, ReplayError
+from topology.nodes.replay.links import Link, SampleCallArguments
+from topology.nodes.replay.messages import SampleBatch, ServerStopped
+from topology.nodes.replay.mixing import Part, join, key_on_its_shard, mix, shard_of
+from topology.nodes.replay.stopping import reason_of
+
+__all__ = ["ShardedLink"]
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+class _Shard:
+    """One server, and whether it answers."""
+
+    def __init__(self, link: Link, address: str) -> None:
+        self.link = link
+        self.address = address
+        self.alive = True
+        self._lock = threading.Lock()
+
+    def failed(self, error: BaseException) -> None:
+        """The server went away: it is left out until it answers again."""
+        with self._lock:
+            if not self.alive:
+                return
+            self.alive = False
+        _logger.warning("replay: shard %s went away (%s); the others go on without it", self.address, error)
+        self._probe()
+
+    def _probe(self) -> None:
+        self.link.submit("server_info").add_done_callback(self._answered)
+
+    def _answered(self, probe: Future[Any]) -> None:
+        if probe.cancelled():
+            return
+        error = probe.exception()
+        if isinstance(error, ConnectionBroken):
+            self._probe()
+        elif error is None:
+            _logger.warning("replay: shard %s is back", self.address)
+            self.alive = True
+
+
+@final
+class ShardedLink:
+    """The link of a `ShardedClient`. Thread-safe; see there for what happens when a server goes away."""
+
+    def __init__(self, links: Sequence[Link], addresses: Sequence[str]) -> None:
+        self._shards = [_Shard(link, address) for link, address in zip(links, addresses, strict=True)]
+        self._turn = itertools.count()
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[Part, str], list[SampleBatch]] = {}  # drawn for batches that were then given up
+
+    def living(self) -> list[int]:
+        """Numbers of the servers that answer.
+
+        Raises:
+            ConnectionBroken: there is none.
+        """
+        living = [number for number, shard in enumerate(self._shards) if shard.alive]
+        if not living:
+            addresses = ", ".join(shard.address for shard in self._shards)
+            raise ConnectionBroken(f"all {len(self._shards)} shards of the replay service went away: {addresses}")
+        return living
+
+    # -- calls on items and tables ------------------------------------------------------------------------------------
+
+    def call(self, method: str, *args: Any) -> Any:
+        futures = self._scatter(method, args)
+        results = []
+        for number, future in futures.items():
+            try:
+                results.append(future.result())
+            except (ConnectionBroken, ServerStopped) as error:
+                self._lose(number, error)
+        return join(method, results)
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        joined: Future[Any] = Future()
+        futures = self._scatter(method, args)
+        gathering = _Gathering(
+            len(futures), functools.partial(_settle, joined, functools.partial(self._join, method, futures))
+        )
+        for future in futures.values():
+            future.add_done_callback(gathering.one_done)
+        return joined
+
+    def _join(self, method: str, futures: dict[int, Future[Any]]) -> Any:
+        results = []
+        for number, future in futures.items():
+            error = future.exception()
+            if isinstance(error, ConnectionBroken | ServerStopped):
+                self._shards[number].failed(error)
+            else:
+                results.append(future.result())
+        return join(method, results)
+
+    def _scatter(self, method: str, args: tuple[Any, ...]) -> dict[int, Future[Any]]:
+        """One call to each server that it concerns."""
+        if method not in ("update_priorities", "delete"):
+            return {number: self._shards[number].link.submit(method, *args) for number in self.living()}
+        table, keys, *values = args
+        owners = shard_of(keys)
+        futures = {}
+        for number in self.living():
+            chosen = owners == number
+            if chosen.any():
+                mine = [key_on_its_shard(keys[chosen]), *(value[chosen] for value in values)]
+                futures[number] = self._shards[number].link.submit(method, table, *mine)
+        return futures
+
+    def _lose(self, number: int, error: BaseException) -> None:
+        reason = reason_of(error)
+        if reason is not error:
+            raise reason from reason.__cause__
+        self._shards[number].failed(error)
+
+    # -- samples ------------------------------------------------------------------------------------------------------
+
+    def sample(self, request: SampleCallArguments) -> SampleBatch:
+        future = self.submit_sample(request)
+        try:
+            return future.result()
+        except ConnectionBroken as error:
+            reason = reason_of(error)
+            raise reason from reason.__cause__
+        except BaseException:
+            future.cancel()
+            raise
+
+    def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
+        """Draws a part of the batch from each server that answers; parts of one that goes away from the others."""
+        return _Mixing(self, request).reply
+
+    def split(self, count: int) -> list[Part]:
+        """How many items come from which server: as equal as it goes, the rest from each in turn."""
+        living = self.living()
+        turn = next(self._turn)
+        share, rest = divmod(count, len(living))
+        sizes = [share + ((i - turn) % len(living) < rest) for i in range(len(living))]
+        return [Part(number, size) for number, size in zip(living, sizes, strict=True) if size]
+
+    def fetch(self, part: Part, request: SampleCallArguments) -> Future[SampleBatch]:
+        """A part of a batch from its server, or what it gave for a batch that was given up."""
+        with self._lock:
+            kept = self._kept.get((part, request.table))
+            batch = kept.pop() if kept else None
+        if batch is None:
+            return self._shards[part.shard].link.submit_sample(request._replace(batch_size=part.size))
+        future: Future[SampleBatch] = Future()
+        future.set_result(batch)
+        return future
+
+    def keep(self, part: Part, table: str, batch: SampleBatch) -> None:
+        """Takes back a part of a batch that was given up; a later one gets it."""
+        with self._lock:
+            self._kept.setdefault((part, table), []).append(batch)
+
+    def failed(self, number: int, error: BaseException) -> None:
+        """A server went away."""
+        self._shards[number].failed(error)
+
+    @property
+    def regions(self) -> None:
+        return None  # each writer has those of its own shard
+
+    def close(self) -> None:
+        for shard in self._shards:
+            shard.alive = False
+            shard.link.close()
+
+
+@final
+class _Gathering:
+    """Calls `done` once `count` things have ended."""
+
+    def __init__(self, count: int, done: Callable[[], None]) -> None:
+        self._left = count
+        self._done = done
+        self._lock = threading.Lock()
+        if not count:
+            done()
+
+    def one_done(self, _: object) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left:
+                return
+        self._done()
+
+
+@final
+class _Mixing:
+    """One batch from several servers."""
+
+    def __init__(self, link: ShardedLink, request: SampleCallArguments) -> None:
+        self.reply: Future[SampleBatch] = Future()
+        self._link = link
+        self._request = request
+        self._lock = threading.Lock()
+        self._under_way: dict[Future[SampleBatch], Part] = {}
+        self._here: list[tuple[Part, SampleBatch]] = []
+        self._left = 0
+        self._ended = False
+        self.reply.add_done_callback(self._given_up)
+        self._ask(link.split(request.batch_size))
+
+    def _ask(self, parts: Sequence[Part], *, instead_of: int = 0) -> None:
+        with self._lock:
+            self._left += len(parts) - instead_of
+        for part in parts:
+            future = self._link.fetch(part, self._request)
+            with self._lock:
+                self._under_way[future] = part
+                ended = self._ended
+            future.add_done_callback(self._answered)
+            if ended:
+                future.cancel()
+
+    def _answered(self, future: Future[SampleBatch]) -> None:
+        with self._lock:
+            part = self._under_way.pop(future)
+        error = ReplayError("the sample was cancelled") if future.cancelled() else future.exception()
+        if isinstance(error, ConnectionBroken | ServerStopped):
+            self._link.failed(part.shard, error)
+            self._replace(part)
+        elif error is not None:
+            self._end(error)
+        else:
+            self._arrived(part, future.result())
+
+    def _replace(self, part: Part) -> None:
+        try:
+            parts = self._link.split(part.size)
+        except ConnectionBroken as error:
+            self._end(error)
+            return
+        self._ask(parts, instead_of=1)
+
+    def _arrived(self, part: Part, batch: SampleBatch) -> None:
+        with self._lock:
+            ended = self._ended
+            self._left -= 1
+            if not ended:
+                self._here.append((part, batch))
+            complete = not ended and not self._left
+            self._ended |= complete
+        if ended:
+            self._link.keep(part, self._request.table, batch)
+        elif complete and self.reply.set_running_or_notify_cancel():
+            _fulfil(self.reply, functools.partial(mix, sorted(self._here, key=lambda entry: entry[0])))
+
+    def _end(self, error: BaseException) -> None:
+        with self._lock:
+            if self._ended:
+                return
+        if self.reply.set_running_or_notify_cancel():
+            self._stop()
+            self.reply.set_exception(error)
+
+    def _given_up(self, reply: Future[SampleBatch]) -> None:
+        if reply.cancelled():
+            self._stop()
+
+    def _stop(self) -> None:
+        """Nobody waits for this batch any more: what is here and what still comes is for others."""
+        with self._lock:
+            self._ended = True
+            here, self._here = self._here, []
+            waiting = list(self._under_way)
+        for part, batch in here:
+            self._link.keep(part, self._request.table, batch)
+        for future in reversed(waiting):
+            future.cancel()
+
+
+def _settle(future: Future[Any], result: Callable[[], Any]) -> None:
+    if future.set_running_or_notify_cancel():
+        _fulfil(future, result)
+
+
+def _fulfil(future: Future[Any], result: Callable[[], Any]) -> None:
+    try:
+        value = result()
+    except BaseException as error:  # noqa: BLE001  (whatever it is belongs to the caller)
+        future.set_exception(error)
+    else:
+        future.set_result(value)
