@@ -24,7 +24,7 @@ import numpy.typing as npt
 from topology.errors import ReplayError
 from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.region_pool import PooledRegion, RegionPool
-from topology.nodes.replay.shared_memory import aligned, view
+from topology.nodes.replay.shared_memory import MemoryAddress, aligned, view
 
 __all__ = ["LEAF_BYTES", "Landing", "LandingAddress", "Landings", "Placement"]
 
@@ -38,7 +38,7 @@ _MOST_SIZES = 256
 class LandingAddress(NamedTuple):
     """What a request says: the region that it may land in, and the number of the landing."""
 
-    token: bytes
+    memory: MemoryAddress
     ticket: int
 
 
@@ -63,7 +63,7 @@ class Landing:
         self._region = region
         self._ticket = next(_tickets)
         self._base: weakref.ref[npt.NDArray[np.uint8]] | None = None
-        self.address = LandingAddress(region.token, self._ticket)
+        self.address = LandingAddress(region.address, self._ticket)
         _landings[self._ticket] = self
 
     def place(self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:

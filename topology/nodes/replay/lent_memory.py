@@ -36,8 +36,15 @@ class LentMemory:
 
     def placer(self, address: LandingAddress | None) -> Placer | None:
         """What puts a batch where `address` says; None when there is no such place."""
-        memory = None if address is None else self._memory.get(address.token)
-        return None if address is None or memory is None else Placer(memory, address.ticket)
+        if address is None:
+            return None
+        memory = self._memory.get(address.memory.token)
+        if memory is None:  # the request was faster than the loan, which has another connection
+            try:
+                memory = open_region(address.memory)
+            except OSError:
+                return None
+        return Placer(memory, address.ticket)
 
     def resolve(self, batch: WriteBatch) -> WriteBatch:
         """The batch with arrays where it tells of lent memory, as far as that is known here."""

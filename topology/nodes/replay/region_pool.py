@@ -37,7 +37,7 @@ class PooledRegion:
         self._free: deque[PooledRegion] | None = free
         self._base: weakref.ref[npt.NDArray[np.uint8]] | None = None
         self.size = region.size
-        self.token = region.address.token
+        self.address = region.address
         self.lease: Future[None] | None = None
 
     def hold(self) -> npt.NDArray[np.uint8]:

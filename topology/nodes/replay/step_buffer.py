@@ -110,7 +110,7 @@ class _Chunk:
     def add_array(self, column: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         whole = (self.stop - self.first, *shape)
         size = dtype.itemsize * math.prod(whole)
-        if self._memory is None or self._end + size > self._memory.size:
+        if dtype.hasobject or self._memory is None or self._end + size > self._memory.size:
             array = np.zeros(whole, dtype)
         else:
             array = view(self._memory, self._end, dtype, whole)
@@ -128,7 +128,7 @@ class _Chunk:
         if cell_bytes * (high - low) < _LENT_BYTES:
             return None
         offset += cell_bytes * (low - self.first)
-        return LentArray(self.shared.token, offset, array.dtype, (high - low, *array.shape[1:]))
+        return LentArray(self.shared.address.token, offset, array.dtype, (high - low, *array.shape[1:]))
 
 
 @final
