@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
@@ -10,6 +11,7 @@ import pytest
 
 from topology.nodes import replay
 from topology.nodes.replay import rate_limiters, selectors
+from topology.nodes.replay.info import RateLimiterInfo
 from topology.nodes.replay.layouts import LayoutSpec, LeafPattern, Store
 from topology.nodes.replay.requests import InsertRequest, Picks, SampleRequest
 from topology.nodes.replay.storage import ColumnSpec
@@ -104,3 +106,34 @@ def serve() -> Iterator[Callable[..., replay.Client]]:
     for client, server in running:
         client.close()
         server.stop()
+
+
+class Probe:
+    """Lets tests wait for a state of a table: it looks whenever a call on the table has done its work."""
+
+    def __init__(self, table: replay.Table, timeout_s: float = 20) -> None:
+        self._table = table
+        self._timeout_s = timeout_s
+        self._changed = threading.Condition()
+        for name in ("insert", "sample", "cancel", "give_back"):
+            setattr(table, name, self._noticing(getattr(table, name)))
+
+    def _noticing(self, method: Callable) -> Callable:
+        def call(*args):
+            result = method(*args)
+            with self._changed:
+                self._changed.notify_all()
+            return result
+
+        return call
+
+    def wait_until(self, condition: Callable[[RateLimiterInfo], bool]) -> None:
+        """Blocks until the counts of the table's rate limiter satisfy `condition`."""
+        with self._changed:
+            reached = self._changed.wait_for(lambda: condition(self._table.info.rate_limiter_info), self._timeout_s)
+        assert reached, self._table.describe()
+
+
+@pytest.fixture(scope="session")
+def watch() -> type[Probe]:
+    return Probe

@@ -43,6 +43,10 @@ class _Handlers:
         return self._service.sample(table, batch_size, timeout_s, landing)
 
     @courier.asynchronous
+    def attend(self) -> Future[None]:
+        return self._service.attend()
+
+    @courier.asynchronous
     def sample_distinct(
         self, table: str, batch_size: int, timeout_s: float | None, landing: LandingAddress | None = None
     ) -> Future[SampleBatch]:

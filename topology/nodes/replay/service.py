@@ -21,7 +21,7 @@ from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.landing import LandingAddress
 from topology.nodes.replay.layouts import Store
 from topology.nodes.replay.lent_memory import LentMemory
-from topology.nodes.replay.messages import SampleBatch, StreamLost, WriteBatch
+from topology.nodes.replay.messages import SampleBatch, ServerStopped, StreamLost, WriteBatch
 from topology.nodes.replay.requests import InsertRequest, SampleRequest
 from topology.nodes.replay.sample_call import SampleCall
 from topology.nodes.replay.streams import Stream, find_table
@@ -80,6 +80,8 @@ class ReplayService:
         self._copiers = ThreadPoolExecutor(2, thread_name_prefix="replay-copy")
         self._lock = threading.Lock()
         self._streams: OrderedDict[int, Stream] = OrderedDict()
+        self._attending: set[Future[None]] = set()
+        self._closed = False
 
     # -- writers ------------------------------------------------------------------------------------------------------
 
@@ -222,6 +224,18 @@ class ReplayService:
             )
         return self._checkpointer.save(self.tables)
 
+    def attend(self) -> Future[None]:
+        """A future that ends with an error when the service or the connection to it ends, and never otherwise."""
+        attending: Future[None] = Future()
+        with self._lock:
+            closed = self._closed
+            if not closed:
+                self._attending.add(attending)
+        attending.add_done_callback(self._attending.discard)
+        if closed:
+            attending.set_exception(ServerStopped("the replay server was stopped"))
+        return attending
+
     def server_info(self) -> dict[str, TableInfo]:
         """`TableInfo` of every table."""
         return {name: table.info for name, table in self.tables.items()}
@@ -233,6 +247,11 @@ class ReplayService:
         with self._lock:
             streams = list(self._streams.values())
             self._streams.clear()
+            self._closed = True
+            attending = list(self._attending)
+        for each in attending:
+            if each.set_running_or_notify_cancel():
+                each.set_exception(ServerStopped(reason))
         for stream in streams:
             stream.close()
         self._alarms.close()

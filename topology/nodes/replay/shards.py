@@ -7,10 +7,10 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any, final
 
-from topology.errors import ConnectionBroken, ReplayError
+from topology.errors import ConnectionBroken
 from topology.nodes.replay.links import Link, SampleCallArguments
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
 from topology.nodes.replay.mixing import Part, join, key_on_its_shard, mix, shard_of
@@ -23,13 +23,43 @@ _logger = logging.getLogger(__name__)
 
 @final
 class _Shard:
-    """One server, and whether it answers."""
+    """One server, and whether it answers.
+
+    A call that never ends is under way to it all the time: that it fails is how one learns that the server went away.
+    """
 
     def __init__(self, link: Link, address: str) -> None:
         self.link = link
         self.address = address
         self.alive = True
         self._lock = threading.Lock()
+        self._under_way: set[Future[Any]] = set()
+        self._is_attending = False  # begins with the first call
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        """Calls the server. The call is cancelled when the server goes away."""
+        return self._follow(self.link.submit(method, *args))
+
+    def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
+        """Samples from the server. The call is cancelled when the server goes away."""
+        return self._follow(self.link.submit_sample(request))
+
+    def _follow(self, future: Future[Any]) -> Future[Any]:
+        with self._lock:
+            self._under_way.add(future)
+            alive = self.alive
+            must_attend, self._is_attending = not self._is_attending, True
+        future.add_done_callback(self._under_way.discard)
+        if must_attend:
+            self._attend()
+        if not alive:
+            future.cancel()
+        return future
+
+    def close(self) -> None:
+        """Ends everything."""
+        self.alive = False
+        self.link.close()
 
     def failed(self, error: BaseException) -> None:
         """The server went away: it is left out until it answers again."""
@@ -37,21 +67,31 @@ class _Shard:
             if not self.alive:
                 return
             self.alive = False
+            waiting = list(self._under_way)
         _logger.warning("replay: shard %s went away (%s); the others go on without it", self.address, error)
+        for future in waiting:
+            future.cancel()
         self._probe()
+
+    def _attend(self) -> None:
+        self.link.submit("attend").add_done_callback(self._left)
+
+    def _left(self, attending: Future[Any]) -> None:
+        error = None if attending.cancelled() else attending.exception()
+        if isinstance(error, ConnectionBroken | ServerStopped):
+            self.failed(error)
 
     def _probe(self) -> None:
         self.link.submit("server_info").add_done_callback(self._answered)
 
     def _answered(self, probe: Future[Any]) -> None:
-        if probe.cancelled():
-            return
-        error = probe.exception()
+        error = CancelledError() if probe.cancelled() else probe.exception()
         if isinstance(error, ConnectionBroken):
             self._probe()
         elif error is None:
             _logger.warning("replay: shard %s is back", self.address)
             self.alive = True
+            self._attend()
 
 
 @final
@@ -84,6 +124,8 @@ class ShardedLink:
         for number, future in futures.items():
             try:
                 results.append(future.result())
+            except CancelledError:
+                continue  # it went away
             except (ConnectionBroken, ServerStopped) as error:
                 self._lose(number, error)
         return join(method, results)
@@ -101,6 +143,8 @@ class ShardedLink:
     def _join(self, method: str, futures: dict[int, Future[Any]]) -> Any:
         results = []
         for number, future in futures.items():
+            if future.cancelled():
+                continue
             error = future.exception()
             if isinstance(error, ConnectionBroken | ServerStopped):
                 self._shards[number].failed(error)
@@ -111,7 +155,7 @@ class ShardedLink:
     def _scatter(self, method: str, args: tuple[Any, ...]) -> dict[int, Future[Any]]:
         """One call to each server that it concerns."""
         if method not in ("update_priorities", "delete"):
-            return {number: self._shards[number].link.submit(method, *args) for number in self.living()}
+            return {number: self._shards[number].submit(method, *args) for number in self.living()}
         table, keys, *values = args
         owners = shard_of(keys)
         futures = {}
@@ -119,7 +163,7 @@ class ShardedLink:
             chosen = owners == number
             if chosen.any():
                 mine = [key_on_its_shard(keys[chosen]), *(value[chosen] for value in values)]
-                futures[number] = self._shards[number].link.submit(method, table, *mine)
+                futures[number] = self._shards[number].submit(method, table, *mine)
         return futures
 
     def _lose(self, number: int, error: BaseException) -> None:
@@ -159,7 +203,7 @@ class ShardedLink:
             kept = self._kept.get((part, request.table))
             batch = kept.pop() if kept else None
         if batch is None:
-            return self._shards[part.shard].link.submit_sample(request._replace(batch_size=part.size))
+            return self._shards[part.shard].submit_sample(request._replace(batch_size=part.size))
         future: Future[SampleBatch] = Future()
         future.set_result(batch)
         return future
@@ -179,8 +223,7 @@ class ShardedLink:
 
     def close(self) -> None:
         for shard in self._shards:
-            shard.alive = False
-            shard.link.close()
+            shard.close()
 
 
 @final
@@ -233,10 +276,13 @@ class _Mixing:
     def _answered(self, future: Future[SampleBatch]) -> None:
         with self._lock:
             part = self._under_way.pop(future)
-        error = ReplayError("the sample was cancelled") if future.cancelled() else future.exception()
+            ended = self._ended
+        error = CancelledError() if future.cancelled() else future.exception()
         if isinstance(error, ConnectionBroken | ServerStopped):
             self._link.failed(part.shard, error)
-            self._replace(part)
+        if isinstance(error, ConnectionBroken | ServerStopped | CancelledError):
+            if not ended:
+                self._replace(part)
         elif error is not None:
             self._end(error)
         else:
