@@ -27,7 +27,7 @@ __all__ = ["StepBuffer", "Steps"]
 # Consecutive or evenly spaced steps, or any others.
 Steps: TypeAlias = "range | tuple[int, ...]"
 
-_CHUNK_BYTES = 256 << 10
+_CHUNK_BYTES = 512 << 10
 _CHUNK_STEPS = 256
 _MOST_SPARE = 4
 _SHARED_BYTES = 64 << 10  # smaller chunks are as fast through the socket
@@ -125,8 +125,6 @@ class _Chunk:
         if self.shared is None or self.shared.is_dropped or offset is None:
             return None
         cell_bytes = array.nbytes // len(array)
-        if cell_bytes * (high - low) < _LENT_BYTES:
-            return None
         offset += cell_bytes * (low - self.first)
         return LentArray(self.shared.address.token, offset, array.dtype, (high - low, *array.shape[1:]))
 
@@ -156,6 +154,7 @@ class StepBuffer:
         self.version = 0
         self.row_bytes = 0
         self._chunks: deque[_Chunk] = deque()
+        self._has_grown = False  # since memory was given back
         self._spare: list[_Chunk] = []  # memory that was used before, which costs no page faults
         self._lanes: list[_Lane] = []  # of `_lanes_plan`, in the newest chunk
         self._lanes_plan: Sequence[int] | None = None
@@ -277,12 +276,25 @@ class StepBuffer:
             stop: the step after the last.
             lend: whether cells in shared memory are lent. They must not be dropped before the message is answered.
         """
+        small: list[npt.NDArray[Any]] = []  # adjacent pieces, which travel better as one
+        small_first = first
         for chunk in self._chunks:
             low, high = max(first, chunk.first), min(stop, chunk.stop)
             array = chunk.arrays.get(column)
-            if low < high and array is not None:
-                values = chunk.lent(column, low, high) if lend else None
-                yield Cells(position, low, array[low - chunk.first : high - chunk.first] if values is None else values)
+            if low >= high or array is None:
+                continue
+            values = array[low - chunk.first : high - chunk.first]
+            if lend and values.nbytes >= _LENT_BYTES:
+                yield Cells(position, low, chunk.lent(column, low, high) or values)
+                continue
+            if small and small_first + sum(map(len, small)) != low:
+                yield Cells(position, small_first, np.concatenate(small))
+                small = []
+            if not small:
+                small_first = low
+            small.append(values)
+        if small:
+            yield Cells(position, small_first, small[0] if len(small) == 1 else np.concatenate(small))
 
     def read(self, column: int, steps: Steps) -> npt.NDArray[Any]:
         """The cells of a column at `steps`, stacked, [n, *shape]."""
@@ -294,8 +306,11 @@ class StepBuffer:
         return out
 
     def can_drop(self, step: int) -> bool:
-        """Whether `drop_before(step)` would free memory."""
-        return bool(self._chunks) and self._chunks[0].stop <= step
+        """Whether it is time for `drop_before(step)`: there is a new chunk, and the first one is not in use."""
+        if not self._has_grown or self._chunks[0].stop > step:
+            return False
+        self._has_grown = False
+        return True
 
     def drop_before(self, step: int) -> None:
         """Lets go of steps before `step`, whose cells nobody may read any more."""
@@ -316,6 +331,7 @@ class StepBuffer:
             chunk = _Chunk(first, steps, shared, self._pool)
         chunk.first, chunk.stop = first, first + steps
         self._chunks.append(chunk)
+        self._has_grown = True
         return chunk
 
     def _add_array(self, chunk: _Chunk, column: int) -> npt.NDArray[Any]:
