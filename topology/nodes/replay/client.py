@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self, final
 
 import numpy as np
 import numpy.typing as npt
 
-from topology.errors import ReplayDeadlineExceeded, ReplayError, TableNotFound
+from topology.errors import ReplayDeadlineExceeded, TableNotFound
+from topology.nodes.replay.assembly import Assembler, first_item, steps_of
 from topology.nodes.replay.dataset import BatchIterator
-from topology.nodes.replay.info import ReplaySample, SampleInfo, TableInfo
+from topology.nodes.replay.info import ReplaySample, TableInfo
+from topology.nodes.replay.legacy_writer import Writer, check_arguments
 from topology.nodes.replay.links import Link, LocalLink, RemoteLink, SampleCallArguments
-from topology.nodes.replay.messages import SampleBatch, SampleGroup, WriteBatch
+from topology.nodes.replay.messages import WriteBatch
+from topology.nodes.replay.patterns import Config
 from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.specs import Signature
-from topology.nodes.replay.structure import Shape, flatten, paths, show_path, unflatten
+from topology.nodes.replay.structure import flatten, unflatten
+from topology.nodes.replay.structured_writer import StructuredWriter
 from topology.nodes.replay.writers import TrajectoryWriter
 
 __all__ = ["Client"]
@@ -52,7 +55,7 @@ class Client:
         self._address = server_address
         self._patience_s = patience_s
         self._link = link
-        self._shapes: dict[bytes, Shape] = {}
+        self._assembler = Assembler()
         self._signatures: dict[str, Signature | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -113,6 +116,36 @@ class Client:
             _WriterBackend(self), num_keep_alive_refs, validate_items=validate_items, patience_s=self._patience_s
         )
 
+    def structured_writer(self, configs: Sequence[Config]) -> StructuredWriter:
+        """A writer that makes items by patterns and conditions. See `structured_writer.create_config`.
+
+        Raises:
+            ValueError: there is no config.
+        """
+        return StructuredWriter(self.trajectory_writer(StructuredWriter.num_keep_alive_refs(configs)), configs)
+
+    def writer(
+        self,
+        max_sequence_length: int,
+        delta_encoded: bool = False,
+        chunk_length: int | None = None,
+        max_in_flight_items: int | None = 25,
+    ) -> Writer:
+        """Reverb's first writer: items are the latest n steps. Prefer `trajectory_writer`.
+
+        Args:
+            max_sequence_length: most steps of an item.
+            delta_encoded: of Reverb's storage; has no effect here.
+            chunk_length: of Reverb's storage; has no effect here.
+            max_in_flight_items: so many items may be on their way before `create_item` blocks; None for no limit.
+
+        Raises:
+            ValueError: a number is below 1, or `chunk_length` above `max_sequence_length`.
+        """
+        del delta_encoded
+        check_arguments(max_sequence_length, chunk_length, max_in_flight_items)
+        return Writer(self.trajectory_writer(max_sequence_length), max_in_flight_items)
+
     # -- sampling -----------------------------------------------------------------------------------------------------
 
     def sample_batch(
@@ -137,7 +170,9 @@ class Client:
             ReplayError: the items drawn differ in structure or shape, so that they do not make one batch.
             TableNotFound: there is no such table.
         """
-        return self._assemble(self._link.sample(SampleCallArguments(table, batch_size, timeout_s, not replacement)))
+        return self._assembler.batch(
+            self._link.sample(SampleCallArguments(table, batch_size, timeout_s, not replacement))
+        )
 
     def batches(
         self,
@@ -150,7 +185,7 @@ class Client:
     ) -> BatchIterator:
         """Batches without end, `prefetch` of them requested ahead. See `BatchIterator` and `sample_batch`."""
         request = SampleCallArguments(table, batch_size, timeout_s, not replacement)
-        return BatchIterator(lambda: self._link.submit_sample(request), self._assemble, prefetch=prefetch)
+        return BatchIterator(lambda: self._link.submit_sample(request), self._assembler.batch, prefetch=prefetch)
 
     def sample(
         self,
@@ -177,40 +212,12 @@ class Client:
         shape = None if signature is None else flatten(signature.tree)[1]
         for _ in range(num_samples):
             batch = self._link.sample(SampleCallArguments(table, 1, None))
-            info = _info(batch)
-            first = SampleInfo(*(field[0].item() for field in info))
-            leaves = [leaf[0] for leaf in batch.groups[0].leaves]
-            if not emit_timesteps:
-                yield ReplaySample(first, leaves if shape is None else unflatten(shape, leaves))
-                continue
-            lengths = {leaf.shape[:1] for leaf in leaves}
-            if len(lengths) != 1 or lengths == {()}:
-                raise ValueError(
-                    f"table {table!r}: an item with leaves of shapes {[leaf.shape for leaf in leaves]} is not a "
-                    "sequence of steps: use emit_timesteps=False"
-                )
-            steps = [[leaf[t] for leaf in leaves] for t in range(len(leaves[0]))]
-            yield [ReplaySample(first, step if shape is None else unflatten(shape, step)) for step in steps]
-
-    def _assemble(self, batch: SampleBatch) -> ReplaySample:
-        if len(batch.groups) > 1:
-            kinds = "; ".join(self._show(group) for group in batch.groups)
-            raise ReplayError(
-                f"the {batch.keys.size} items drawn do not make one batch, they are of {len(batch.groups)} kinds: "
-                f"{kinds}. Give the items of a table one structure and one length, or use sample()"
-            )
-        (group,) = batch.groups
-        return ReplaySample(_info(batch), unflatten(self._shape(group), group.leaves))
-
-    def _show(self, group: SampleGroup) -> str:
-        leaves = zip(paths(self._shape(group)), group.leaves, strict=True)
-        return ", ".join(f"{show_path(path)} {leaf.dtype}{list(leaf.shape[1:])}" for path, leaf in leaves)
-
-    def _shape(self, group: SampleGroup) -> Shape:
-        shape = self._shapes.get(group.structure)
-        if shape is None and group.structure not in self._shapes:
-            shape = self._shapes[group.structure] = pickle.loads(group.structure)
-        return shape
+            info, leaves = first_item(batch)
+            if emit_timesteps:
+                steps = steps_of(table, leaves)
+                yield [ReplaySample(info, step if shape is None else unflatten(shape, step)) for step in steps]
+            else:
+                yield ReplaySample(info, leaves if shape is None else unflatten(shape, leaves))
 
     # -- items and tables ---------------------------------------------------------------------------------------------
 
@@ -341,7 +348,3 @@ class _WriterBackend:
     @property
     def regions(self) -> RegionPool | None:
         return self._client.regions
-
-
-def _info(batch: SampleBatch) -> SampleInfo:
-    return SampleInfo(batch.keys, batch.probabilities, batch.table_sizes, batch.priorities, batch.times_sampled)

@@ -59,7 +59,7 @@ class Sender:
         self._backend = backend
         self._buffer = buffer
         self._clock = clock
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._serials: dict[str, int] = {}
         self._runs: list[PendingRun] = []
         self._open_run: dict[str, PendingRun] = {}
@@ -234,7 +234,7 @@ class Sender:
             raise reason from reason.__cause__
         probe = self._backend.ready()
         probe.add_done_callback(self._wake)
-        limits = [self._patience_s, None if deadline is None else deadline.remaining()]
+        limits = [self.patience_s, None if deadline is None else deadline.remaining()]
         with self._changed:
             self._clock.wait_for(self._changed, probe.done, min((s for s in limits if s is not None), default=None))
         if not probe.done():
@@ -244,7 +244,7 @@ class Sender:
                     f"the replay server went away; {self.unfinished} items wait to be sent again when it is back"
                 )
             raise ConnectionBroken(
-                f"the replay server went away and was not back within {self._patience_s} s; {self.unfinished} items "
+                f"the replay server went away and was not back within {self.patience_s} s; {self.unfinished} items "
                 "are not confirmed. The next call of the writer waits for it again"
             ) from broken
         self._cut_off = None

@@ -22,7 +22,7 @@ from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
 from topology.nodes.replay.sender import Backend, Sender
 from topology.nodes.replay.specs import LeafSpec
 from topology.nodes.replay.step_buffer import StepBuffer
-from topology.nodes.replay.structure import Matcher, Shape, describe, flatten, paths
+from topology.nodes.replay.structure import Matcher, Shape, describe, flatten, paths, show_path
 from topology.nodes.replay.templates import Template
 
 __all__ = ["TrajectoryWriter"]
@@ -122,6 +122,39 @@ class TrajectoryWriter:
     def step_is_open(self) -> bool:
         """Whether the last `append` was a partial step."""
         return self._step_is_open
+
+    @property
+    def patience_s(self) -> float | None:
+        """How long to wait for a server that went away, in seconds; None for ever."""
+        return self._sender.patience_s
+
+    @patience_s.setter
+    def patience_s(self, seconds: float | None) -> None:
+        self._sender.patience_s = seconds
+
+    def configure(
+        self, path: Sequence[str | int], *, num_keep_alive_refs: int, max_chunk_length: int | None = None
+    ) -> None:
+        """Reverb's settings of one column, seen already or not. Steps are kept for all columns alike.
+
+        Args:
+            path: of the column in the steps.
+            num_keep_alive_refs: how many of the latest steps items can be built from, if that is more than before.
+            max_chunk_length: of Reverb's storage; has no effect here.
+
+        Raises:
+            ValueError: a number is below 1, or `max_chunk_length` above `num_keep_alive_refs`.
+        """
+        if num_keep_alive_refs < 1:
+            raise ValueError(
+                f"column {show_path(tuple(path))}: num_keep_alive_refs ({num_keep_alive_refs}) must be >= 1"
+            )
+        if max_chunk_length is not None and not 1 <= max_chunk_length <= num_keep_alive_refs:
+            raise ValueError(
+                f"column {show_path(tuple(path))}: max_chunk_length ({max_chunk_length}) must be between 1 and "
+                f"num_keep_alive_refs ({num_keep_alive_refs})"
+            )
+        self._keep = max(self._keep, num_keep_alive_refs)
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         """Appends a step: a structure of arrays and numbers. None at a leaf means that the step does not have it.
