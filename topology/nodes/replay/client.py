@@ -15,7 +15,7 @@ from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, TableInfo
 from topology.nodes.replay.legacy_writer import Writer, check_arguments
 from topology.nodes.replay.links import Link, LocalLink, RemoteLink, SampleCallArguments
-from topology.nodes.replay.messages import WriteBatch
+from topology.nodes.replay.messages import SampleBatch, WriteBatch
 from topology.nodes.replay.patterns import Config
 from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.service import ReplayService
@@ -73,6 +73,10 @@ class Client:
     def link(self) -> Link:
         """How it reaches the server; for those who build on it."""
         return self._link
+
+    def assemble(self, batch: SampleBatch) -> ReplaySample:
+        """What `sample_batch` makes of the server's reply; for those who build on it."""
+        return self._assembler.batch(batch)
 
     def close(self) -> None:
         """Closes the connections; calls under way fail. Idempotent."""
@@ -170,9 +174,7 @@ class Client:
             ReplayError: the items drawn differ in structure or shape, so that they do not make one batch.
             TableNotFound: there is no such table.
         """
-        return self._assembler.batch(
-            self._link.sample(SampleCallArguments(table, batch_size, timeout_s, not replacement))
-        )
+        return self.assemble(self._link.sample(SampleCallArguments(table, batch_size, timeout_s, not replacement)))
 
     def batches(
         self,
@@ -185,7 +187,7 @@ class Client:
     ) -> BatchIterator:
         """Batches without end, `prefetch` of them requested ahead. See `BatchIterator` and `sample_batch`."""
         request = SampleCallArguments(table, batch_size, timeout_s, not replacement)
-        return BatchIterator(lambda: self._link.submit_sample(request), self._assembler.batch, prefetch=prefetch)
+        return BatchIterator(lambda: self._link.submit_sample(request), self.assemble, prefetch=prefetch)
 
     def sample(
         self,

@@ -27,15 +27,18 @@ class BatchIterator:
     Iteration ends when `close` is called, also for a reader that is blocked, and when `timeout_s` passes without a
     batch. One reader; `close` from any thread.
 
+    Attributes:
+        timed_out: whether the iteration ended because the time was over.
+
     Args:
-        request: asks for one batch.
+        request: asks for one batch; None when there are to be no more.
         assemble: turns the reply into a sample.
         prefetch: batches requested ahead, at least 0.
     """
 
     def __init__(
         self,
-        request: Callable[[], Future[SampleBatch]],
+        request: Callable[[], Future[SampleBatch] | None],
         assemble: Callable[[SampleBatch], ReplaySample],
         *,
         prefetch: int,
@@ -48,6 +51,8 @@ class BatchIterator:
         self._lock = threading.Lock()
         self._futures: deque[Future[SampleBatch]] = deque()
         self._closed = False
+        self._complete = False  # all that are wanted were asked for
+        self.timed_out = False
 
     def __iter__(self) -> BatchIterator:
         return self
@@ -56,12 +61,19 @@ class BatchIterator:
         with self._lock:
             if self._closed:
                 raise StopIteration
-            while len(self._futures) <= self._prefetch:
-                self._futures.append(self._request())
+            while len(self._futures) <= self._prefetch and not self._complete:
+                requested = self._request()
+                if requested is None:
+                    self._complete = True
+                else:
+                    self._futures.append(requested)
+            if not self._futures:
+                raise StopIteration
             future = self._futures[0]  # stays there while it is waited for, so that `close` can cancel it
         try:
             batch = future.result()
-        except (CancelledError, ReplayDeadlineExceeded):
+        except (CancelledError, ReplayDeadlineExceeded) as error:
+            self.timed_out = isinstance(error, ReplayDeadlineExceeded)
             self.close()
             raise StopIteration from None
         except (ReplayError, CourierError) as error:
