@@ -7,17 +7,28 @@ in "fds" how many belong to it.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, final
 
-__all__ = ["Channel", "Message"]
+__all__ = ["Channel", "Message", "open_standard_files"]
 
 Message = dict[str, Any]
 _HEADER = struct.Struct("!I")
 _MAX_FDS = 16
+
+
+def open_standard_files() -> None:
+    """Opens stdin, stdout and stderr that are closed (`python script.py >&-`), or other files would get their numbers.
+
+    Nodes print to these numbers, whatever is there.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
 
 
 @final

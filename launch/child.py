@@ -88,6 +88,15 @@ def _line_writer(descriptor: int) -> io.TextIOWrapper:
     return io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
 
 
+def _log(text: str) -> None:
+    """Writes to the node's log, whatever the node has put in the place of `sys.stderr`."""
+    with contextlib.suppress(Exception):
+        if sys.stderr is not None:
+            sys.stderr.flush()
+    with contextlib.suppress(OSError, ValueError), _line_writer(2) as stderr:
+        stderr.write(text)
+
+
 @final
 class _Node:
     def __init__(self, channel: Channel, setup: Setup) -> None:
@@ -97,6 +106,7 @@ class _Node:
         self._announced = threading.Event()  # our own: asking the token would make the node look aware of the stop
         self._in_user_code = False
         self._interrupts = 0
+        self._pid = os.getpid()
         self._main_thread = threading.main_thread().ident or 0
         self.context = NodeContext(**setup.context, stop=self._stop, run_in_processes=self._run_in_processes)
 
@@ -104,9 +114,9 @@ class _Node:
         """The main thread's part."""
         set_process_context(self.context)
         outcome = self._run_entry()
-        with contextlib.suppress(OSError, ValueError):  # for the log; the node may have closed or replaced its stderr
-            sys.stderr.write(outcome.remote_traceback)
-            sys.stderr.flush()
+        _log(outcome.remote_traceback)
+        if os.getpid() != self._pid:  # the child of a node that forks has come out of the node's code
+            return outcome.exit_code or 0
         self._channel.send(
             {
                 "event": "outcome",

@@ -7,6 +7,7 @@ Errors go to stderr as one `error: ...`; with TOPOLOGY_DEBUG=1 their traceback c
 from __future__ import annotations
 
 import enum
+import errno
 import os
 import sys
 import traceback
@@ -37,6 +38,13 @@ class _Group(typer.core.TyperGroup):
                 traceback.print_exception(error)
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2 if isinstance(error, ProgramError) else 1) from None
+        except OSError as error:  # a full disk under stdout, a current directory that has been removed
+            if error.errno == errno.EPIPE:
+                raise  # its reader has had enough; click knows what to do
+            if os.environ.get("TOPOLOGY_DEBUG") == "1":
+                traceback.print_exception(error)
+            typer.echo(f"error: the system refused: {error}", err=True)
+            raise typer.Exit(1) from None
 
 
 app = typer.Typer(

@@ -14,7 +14,7 @@ from launch.channel import Channel, Message
 from launch.python_process import PythonProcess
 from topology.errors import LaunchError
 
-__all__ = ["ForkServer"]
+__all__ = ["ForkServer", "module_path"]
 
 # The server gets this process's `sys.path` before it imports anything of ours.
 _BOOT = (
@@ -42,7 +42,7 @@ class ForkServer:
         config = {
             "fd": theirs.fileno(),
             "pid": os.getpid(),
-            "path": [str(Path(part).absolute()) for part in sys.path],
+            "path": module_path(),
             "preload": list(preload),
             "temporary": [str(directory) for directory in temporary],
         }
@@ -105,6 +105,14 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def module_path() -> list[str]:
+    """`sys.path` for a process that may be elsewhere; a current directory that has gone takes relative parts along."""
+    try:
+        return [str(Path(part).absolute()) for part in sys.path]
+    except FileNotFoundError:
+        return [part for part in sys.path if os.path.isabs(part)]
 
 
 def _inherited_options() -> list[str]:

@@ -26,11 +26,12 @@ import warnings
 from typing import Any, NoReturn, final
 
 from launch import child, linux
-from launch.channel import Channel, Message
+from launch.channel import Channel, Message, open_standard_files
 
 __all__ = ["main"]
 
 _TERM_GRACE_S = 2.0  # from the launcher's death to the kill
+_KILL_GRACE_S = 1.0  # for the system to end what was killed
 
 
 def main(config: dict[str, Any]) -> NoReturn:
@@ -42,6 +43,7 @@ def main(config: dict[str, Any]) -> NoReturn:
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # the launcher decides
+    open_standard_files()
     channel = Channel(socket.socket(fileno=config["fd"]))
     try:
         for name in config["preload"]:
@@ -182,6 +184,14 @@ class _ForkServer:
             self._reap()
         for key in list(self._keys.values()):
             self._kill(key)
-        for pid in linux.children():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """Whoever is killed leaves its own children to this process, so one round is not enough."""
+        deadline = time.monotonic() + _KILL_GRACE_S
+        while (pids := linux.children()) and (left_s := deadline - time.monotonic()) > 0:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            select.select([self._wake_r], [], [], left_s)
+            self._reap()

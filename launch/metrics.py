@@ -41,7 +41,7 @@ class Tail:
                     self._offset += len(chunk)
                     *lines, self._partial = (self._partial + chunk).split(b"\n")
                     yield from (line.decode(errors="replace").rstrip("\r") for line in lines)
-        except FileNotFoundError:
+        except OSError:  # not there yet, not there any more, or nothing that can be read
             return
 
 

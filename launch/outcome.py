@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import traceback
 from collections.abc import Iterator
@@ -11,7 +12,9 @@ from typing import final
 
 from topology.errors import CourierError, NodeFailed, ReplayError
 
-__all__ = ["CLEAN", "Outcome", "describe_exit", "node_failed", "outcome_of"]
+__all__ = ["CLEAN", "Outcome", "add_note", "describe_exit", "node_failed", "outcome_of"]
+
+_LONGEST_MESSAGE = 2000  # characters of a message that stands in lines and tables; the traceback has the whole
 
 
 @final
@@ -63,24 +66,49 @@ def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int 
         failed=True,
         message=_one_line(error),
         exit_code=1,
-        remote_traceback="".join(traceback.format_exception(error)),
+        remote_traceback=_traceback_of(error),
         secondary=remote,
         error=error,
     )
 
 
+def add_note(error: BaseException, text: str) -> None:
+    """Adds a note, but to an error that refuses notes: it is worth more than the note."""
+    with contextlib.suppress(Exception):
+        error.add_note(text)
+
+
 def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
+    text = " ".join(_text_of(error).split())
+    if len(text) > _LONGEST_MESSAGE:
+        text = f"{text[:_LONGEST_MESSAGE]}... ({len(text)} characters)"
     name = type(error).__name__
     return f"{name}: {text}" if text else name
+
+
+def _text_of(value: object) -> str:
+    """`str(value)`; users' classes may raise there."""
+    try:
+        return str(value)
+    except Exception as raised:  # noqa: BLE001 - of any type
+        return f"<its str() raised {type(raised).__name__}>"
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        return "".join(traceback.format_exception(error))
+    except Exception as raised:  # noqa: BLE001 - e.g. groups nested too deep, or notes that cannot be shown
+        short = "".join(traceback.format_tb(error.__traceback__))
+        return f"Traceback (most recent call last):\n{short}{_one_line(error)}\n({raised!r} while showing the rest)\n"
 
 
 def _of_exit(error: SystemExit) -> Outcome:
     if error.code is None or error.code == 0:
         return CLEAN
     if isinstance(error.code, int):
-        return Outcome(failed=True, message=f"it exited with code {error.code}", exit_code=error.code, error=error)
-    return Outcome(failed=True, message=f"it exited: {error.code}", exit_code=1, error=error)
+        code = int(error.code) if -(2**31) <= error.code < 2**31 else -1  # as the interpreter does
+        return Outcome(failed=True, message=f"it exited with code {code}", exit_code=code, error=error)
+    return Outcome(failed=True, message=f"it exited: {_text_of(error.code)}", exit_code=1, error=error)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -102,7 +130,7 @@ def _skip_frames(error: BaseException, count: int) -> None:
     for _ in range(count):
         if trace is not None and trace.tb_next is not None:
             trace = trace.tb_next
-    error.__traceback__ = trace
+    error.with_traceback(trace)  # an assignment would go through a `__setattr__` of the user's class
 
 
 def describe_exit(exit_code: int) -> str:

@@ -13,7 +13,7 @@ from typing import BinaryIO, TextIO, final
 
 from topology.clock import Deadline
 
-__all__ = ["LineSplitter", "OutputPump", "Terminal", "prefix"]
+__all__ = ["LineSplitter", "OutputPump", "Terminal", "prefix", "write_all"]
 
 _CHUNK = 1 << 16
 _LONGEST_LINE = 1 << 20
@@ -82,12 +82,13 @@ class Terminal:
             return
         try:
             start = prefix(name, coloured=stream.isatty())
-            stream.write("".join(f"{start}{line.decode('utf-8', 'replace')}\n" for line in lines))
+            text = "".join(f"{start}{line.decode('utf-8', 'replace')}\n" for line in lines)
+            try:
+                stream.write(text)
+            except UnicodeEncodeError:
+                encoding = stream.encoding or "ascii"
+                stream.write(text.encode(encoding, "replace").decode(encoding))
             stream.flush()
-        except UnicodeEncodeError:
-            encoding = stream.encoding or "ascii"
-            shown = [line.decode("utf-8", "replace").encode(encoding, "replace") for line in lines]
-            stream.write("".join(f"[{name}] {line.decode(encoding)}\n" for line in shown))
         except Exception:  # noqa: BLE001 - closed, its reader gone, or a stand-in of somebody's with its own troubles
             self._works = False
             _detach(stream)
@@ -99,6 +100,13 @@ def _detach(stream: object) -> None:
         return
     with contextlib.suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
+
+
+def write_all(file: BinaryIO, data: bytes) -> None:
+    """Writes to an unbuffered file, which takes a part when a disk is about to be full. Raises `OSError`."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 @final
@@ -161,7 +169,8 @@ class OutputPump:
     def _warn_once(self, text: str) -> None:
         if not self._warned:
             self._warned = True
-            print(f"topology: {text}. The program goes on.", file=sys.stderr)  # noqa: T201
+            with contextlib.suppress(OSError, ValueError):  # the same disk may be full under stderr
+                print(f"topology: {text}. The program goes on.", file=sys.stderr)  # noqa: T201
 
     def _run(self) -> None:
         while self._keep_reading():
@@ -201,7 +210,7 @@ class OutputPump:
             return
         if source.log is not None:
             try:
-                source.log.write(data)
+                write_all(source.log, data)
             except OSError as error:
                 self._warn_once(f"The log of {source.name} cannot be written any more: {error}")
                 source.log.close()

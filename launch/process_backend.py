@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import selectors
+import signal
 import sys
 import tempfile
 import threading
@@ -13,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, final
 
-from launch.channel import Channel, Message
+from launch.channel import Channel, Message, open_standard_files
 from launch.child import Setup
-from launch.fork_client import ForkServer
+from launch.fork_client import ForkServer, module_path
 from launch.launch_types import flags_are_parsed
 from launch.outcome import Outcome, describe_exit
 from launch.output import OutputPump
@@ -54,6 +56,7 @@ class _Worker:
     server: ForkServer
     control: Channel
     outcome: Outcome | None = None
+    pid: int | None = None
     listened: bool = False
     ended: bool = False
 
@@ -79,6 +82,7 @@ class ProcessBackend:
         post: Callable[[Event], None],
         request_stop: Callable[[str], None],
     ) -> None:
+        open_standard_files()
         self._surroundings = surroundings
         self._output = output
         self._post = post
@@ -119,10 +123,10 @@ class ProcessBackend:
         return Setup(
             context={name: getattr(context, name) for name in NodeContext.__dataclass_fields__ if name not in own},
             payload=dumps(node.executable.entry),
-            module_path=[str(Path(part).absolute()) for part in sys.path],
+            module_path=module_path(),
             argv=[*(sys.argv if parsed else sys.argv[:1]), *node.process.arguments()],
             parse_flags=parsed,
-            directory=os.getcwd(),
+            directory=_current_directory(),
             notice_s=self._surroundings.plan.options.termination_notice_s,
             process=node.process,
         )
@@ -180,6 +184,7 @@ class ProcessBackend:
         for server in self._servers.values():
             server.close()
         for worker in self._workers.values():
+            _end_group(worker)
             worker.control.close()
         self._wake.close()
         self._wake_receiver.close()
@@ -248,6 +253,7 @@ class ProcessBackend:
             self._selector.unregister(server.channel)
             lost = [key for key, worker in self._workers.items() if worker.server is server]
             for key in lost:
+                _end_group(self._workers[key])
                 self._end(key, Outcome(failed=True, message="its fork server was killed", exit_code=None))
             return
         if any(message["event"] == "exited" for message, _ in received):
@@ -256,6 +262,7 @@ class ProcessBackend:
             key = message["key"]
             match message["event"]:
                 case "forked":
+                    self._workers[key].pid = message["pid"]
                     self._post(Started(self._workers[key].node, message["pid"]))
                 case "failed":
                     text = f"its process could not be started: {message['error']}"
@@ -281,6 +288,20 @@ class ProcessBackend:
         self._unlisten(worker)
         worker.control.close()
         self._post(Ended(worker.node, outcome))
+
+
+def _end_group(worker: _Worker) -> None:
+    """Kills a node, and what it started, that its fork server cannot kill any more."""
+    if worker.pid is not None and not worker.ended:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(worker.pid, signal.SIGKILL)
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return "."  # it has been removed; the nodes inherit what is left of it
 
 
 def _file_with(data: bytes) -> int:

@@ -12,5 +12,5 @@ def create_time(pid: int) -> float | None:
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError):  # a number that is no process id
         return None

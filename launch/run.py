@@ -12,7 +12,7 @@ from typing import Self, final
 from launch import at_exit, signals
 from launch.aside import call_aside
 from launch.engine import Backend, Engine
-from launch.outcome import Outcome, node_failed
+from launch.outcome import Outcome, add_note, node_failed
 from launch.recorder import Recorder
 from launch.supervisor import Interrupted, NodeState, StopRequested
 from launch.surroundings import Surroundings
@@ -190,11 +190,11 @@ class Run:
         executable = self._nodes[node].executable
         if isinstance(outcome.error, Exception):
             error: BaseException = outcome.error
-            error.add_note(f"in node {executable.name} of the program {self._surroundings.plan.program!r}")
+            add_note(error, f"in node {executable.name} of the program {self._surroundings.plan.program!r}")
         else:
             error = node_failed(executable.label, executable.index, outcome)
         for other, its_outcome in failures[1:]:
-            error.add_note(f"node {self._nodes[other].name} failed, too: {its_outcome.message}")
+            add_note(error, f"node {self._nodes[other].name} failed, too: {its_outcome.message}")
         return error
 
     def stop(self, reason: str = "Run.stop() was called", *, timeout: float | None = None) -> bool:
@@ -231,7 +231,7 @@ class Run:
         if error is None:
             self._raise_failure()
         elif text := self._failure_text():
-            error.add_note(text)
+            add_note(error, text)
 
     def unreported_failure(self) -> BaseException | None:
         """The failure nobody has asked about: for the end of the script."""

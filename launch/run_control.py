@@ -40,7 +40,8 @@ def log_files(directory: RunDirectory, node: str = "") -> dict[str, Path]:
     Raises:
         LaunchError: there is no such node, or it has no log.
     """
-    found = {"/".join(path.stem.rpartition("-")[::2]): path for path in sorted(directory.logs.glob("*.log"))}
+    paths = [path for path in sorted(directory.logs.glob("*.log")) if path.is_file()]
+    found = {"/".join(path.stem.rpartition("-")[::2]): path for path in paths}
     chosen = {name: path for name, path in found.items() if not node or node in (name, name.rpartition("/")[0])}
     if node and not chosen:
         raise LaunchError(f"The run {directory.run_id} has no log of {node!r}. It has: {', '.join(found) or 'none'}")

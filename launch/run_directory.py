@@ -87,8 +87,8 @@ class RunDirectory:
             LaunchError: there is no readable `run.json`.
         """
         try:
-            state: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            state = _checked(json.loads((self.path / "run.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
             raise LaunchError(
                 f"{self.path} is not the directory of a run: its run.json cannot be read ({error})"
             ) from None
@@ -199,6 +199,31 @@ def _started(path: Path) -> float:
 def file_name(text: str) -> str:
     """`text` as a part of a file name: everything unusual becomes "_"."""
     return re.sub(r"[^A-Za-z0-9._=+-]+", "_", text).lstrip(".") or "_"
+
+
+def _checked(state: Any) -> dict[str, Any]:
+    """`state` as everybody may rely on it: what a launcher writes. Raises `ValueError` or `TypeError` for others."""
+    if not isinstance(state, dict):
+        raise TypeError(f"it holds {type(state).__name__}, not an object")
+    _check("", state, {"state": str, "started": float, "launcher": dict}, {"ended": float, "nodes": list, "error": str})
+    _check("launcher.", state["launcher"], {"pid": int}, {"create_time": float})
+    for number, node in enumerate(state.get("nodes") or ()):
+        where = f"nodes[{number}]"
+        if not isinstance(node, dict):
+            raise TypeError(f"{where} is {node!r}")
+        _check(f"{where}.", node, {"label": str, "index": int, "state": str}, {"pid": int})
+    return state
+
+
+def _check(where: str, found: Mapping[str, Any], needed: Mapping[str, type], optional: Mapping[str, type]) -> None:
+    """`optional` may be missing or null. Integers are process ids or indices, floats are times."""
+    for name, kind in {**needed, **optional}.items():
+        value = found.get(name)
+        if value is None and name in optional:
+            continue
+        good = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
+        if not good or (kind is int and value < 0) or (kind is float and not 0 <= value < 1e11):
+            raise ValueError(f"{where}{name} is {value!r}")
 
 
 def _is_alive(launcher: Mapping[str, Any]) -> bool:

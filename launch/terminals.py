@@ -9,6 +9,7 @@ does not.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shlex
@@ -53,7 +54,8 @@ def open_terminal(asked: str | None, directory: RunDirectory, plan: Plan) -> Ter
         return None
     if name == "output_to_files":
         logs = _move_logs(directory)
-        print(f"The output of the nodes is in {logs}", flush=True)  # noqa: T201 - all that is shown of this run
+        with contextlib.suppress(OSError, ValueError):  # a stdout that has gone or is full ends no run
+            print(f"The output of the nodes is in {logs}", flush=True)  # noqa: T201 - all that is shown of this run
         return None
     return Terminal()
 

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, final
 
-from launch.output import LineSplitter, Terminal
+from launch.output import LineSplitter, Terminal, write_all
 from topology.context import NodeContext, try_get_context
 
 __all__ = ["ThreadOutput"]
@@ -47,7 +47,7 @@ class _NodeOutput:
             return
         if self._log is not None:
             try:
-                self._log.write(b"".join(line + b"\n" for line in lines))
+                write_all(self._log, b"".join(line + b"\n" for line in lines))
             except OSError as error:
                 self._log = None
                 lines = [*lines, f"(the log cannot be written any more: {error}. The program goes on.)".encode()]

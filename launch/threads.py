@@ -118,10 +118,12 @@ class _ThreadBackend:
     def _end(self, node: int, worker: _Worker, outcome: Outcome) -> None:
         with worker.lock:
             if not worker.ended:
-                if self._output is not None:
-                    self._output.write(worker.context, outcome.remote_traceback)
-                self._post(Ended(node, outcome))
-                worker.ended = True
+                try:
+                    if self._output is not None:
+                        self._output.write(worker.context, outcome.remote_traceback)
+                finally:
+                    self._post(Ended(node, outcome))
+                    worker.ended = True
 
     def announce_stop(self, reason: str) -> None:
         self._stop_reason = reason

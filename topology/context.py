@@ -6,12 +6,11 @@ in the node's own thread and in every thread started from there, also when sever
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, final
@@ -197,22 +196,29 @@ def set_process_context(context: NodeContext | None) -> None:
     _process_context = context
 
 
-@contextlib.contextmanager
-def bind_context(context: NodeContext) -> Iterator[None]:
-    """Makes `context` current in this thread and in the threads started from it, until the block ends.
+@final
+class bind_context:  # noqa: N801 - used like a function
+    """Makes `context` current in this thread and in the threads started from it, until the `with` block ends.
 
-    Threads inherit no context variables by default; while a context is bound, `Thread.start` hands this one on.
+    Threads inherit no context variables by default; while a context is bound, `Thread.start` hands this one on. This is
+    a class because contextlib's generators assign to the errors that pass them, which some errors of users refuse.
     """
-    global _bound
-    with _inheritance_lock:
-        _bound += 1
-        if _bound == 1:
-            threading.Thread.start = _start_with_context  # type: ignore[method-assign,assignment]
-    token = _current.set(context)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+
+    def __init__(self, context: NodeContext) -> None:
+        self._context = context
+        self._tokens: list[Token[NodeContext | None]] = []
+
+    def __enter__(self) -> None:
+        global _bound
+        with _inheritance_lock:
+            _bound += 1
+            if _bound == 1:
+                threading.Thread.start = _start_with_context  # type: ignore[method-assign,assignment]
+        self._tokens.append(_current.set(self._context))
+
+    def __exit__(self, *error: object) -> None:
+        global _bound
+        _current.reset(self._tokens.pop())
         with _inheritance_lock:
             _bound -= 1
             if _bound == 0:

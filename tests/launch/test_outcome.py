@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from launch.outcome import CLEAN, describe_exit, node_failed, outcome_of
+from launch.outcome import CLEAN, add_note, describe_exit, node_failed, outcome_of
 from topology.errors import ConnectionBroken, ProgramStopped, RemoteError, ReplayError
 
 
@@ -87,3 +89,48 @@ def test_node_failed_puts_the_traceback_last() -> None:
     assert (error.label, error.index, error.exit_code) == ("learner", 1, 1)
     assert str(error).startswith("Node learner/1 failed: ValueError: x\n\nTraceback")
     assert str(error).endswith("ValueError: x")
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+    def add_note(self, note: str) -> None:
+        raise RuntimeError(f"no {note}")
+
+
+@pytest.mark.parametrize("error", [Unprintable(), Frozen(3)])
+def test_errors_that_do_not_like_to_be_looked_at(error: Exception) -> None:
+    outcome = outcome_of(raised(error), stopping=False, skip_frames=1)
+    assert outcome.failed
+    assert outcome.message.startswith(f"{type(error).__name__}: ")
+    assert outcome.remote_traceback.startswith("Traceback")
+    add_note(error, "note")
+
+
+def test_the_traceback_of_groups_nested_too_deep() -> None:
+    error: Exception = ValueError("inner")
+    for _ in range(20_000):
+        error = ExceptionGroup("outer", [error])
+    outcome = outcome_of(raised(error), stopping=False)
+    assert outcome.message == "ExceptionGroup: outer (1 sub-exception)"
+    assert "RecursionError" in outcome.remote_traceback
+    while isinstance(error, ExceptionGroup):  # or freeing them would recurse, too
+        error = error.exceptions[0]
+
+
+def test_a_giant_message_is_whole_in_the_traceback_only() -> None:
+    outcome = outcome_of(raised(ValueError("x" * 1_000_000)), stopping=False)
+    assert len(outcome.message) < 3000
+    assert "1000000 characters" in outcome.message
+    assert len(outcome.remote_traceback) > 1_000_000
+
+
+@pytest.mark.parametrize(("code", "seen"), [(3, 3), (True, 1), (10**30, -1), (-(10**30), -1)])
+def test_exit_codes_are_those_of_the_interpreter(code: int, seen: int) -> None:
+    assert outcome_of(SystemExit(code), stopping=False).exit_code == seen

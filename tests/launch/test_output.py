@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import itertools
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.output import LineSplitter, OutputPump, Terminal, prefix
+from launch.output import LineSplitter, OutputPump, Terminal, prefix, write_all
 
 
 def split(*chunks: bytes) -> list[bytes]:
@@ -126,3 +128,35 @@ def test_a_broken_terminal_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
         terminal.write("a/0", [b"line"])
     with pytest.raises(BrokenPipeError):
         broken.close()
+
+
+def test_a_terminal_that_breaks_over_a_character_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.TextIOWrapper):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stdout", Full(io.BytesIO(), encoding="ascii"))
+    terminal = Terminal()
+    terminal.write("a/0", ["é".encode()])
+    terminal.write("a/0", [b"more"])
+
+
+def test_a_full_disk_takes_a_part() -> None:
+    class NearlyFull(io.RawIOBase):
+        taken = b""
+
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            if len(self.taken) == 5:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            part = bytes(data)[: min(3, 5 - len(self.taken))]
+            self.taken += part
+            return len(part)
+
+    file = NearlyFull()
+    write_all(file, b"1234")  # type: ignore[arg-type]
+    assert file.taken == b"1234"
+    with pytest.raises(OSError, match="No space"):
+        write_all(file, b"56")  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ def test_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_updates_are_whole_and_leave_nothing_else(tmp_path: Path) -> None:
     run = create(tmp_path, "p")
-    run.update_state(state="running", nodes=[{"label": "a"}])
+    run.update_state(state="running", nodes=[{"label": "a", "index": 0, "state": "running"}])
     state = run.read_state()
     assert state["state"] == "running"
     assert state["program"] == "p"
@@ -101,3 +102,35 @@ def test_something_else_is_not_a_run(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps([1])[:-1])
     with pytest.raises(LaunchError, match="is not the directory of a run"):
         run_directory.RunDirectory(tmp_path).read_state()
+
+
+GOOD: dict[str, Any] = {"state": "finished", "started": 1.0, "launcher": {"pid": 1, "create_time": 1.0}}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        [],
+        "text",
+        {},
+        {"state": "finished"},
+        {**GOOD, "state": 3},
+        {**GOOD, "started": "yesterday"},
+        {**GOOD, "started": float("inf")},
+        {**GOOD, "ended": True},
+        {**GOOD, "launcher": []},
+        {**GOOD, "launcher": {"pid": -1}},
+        {**GOOD, "nodes": 7},
+        {**GOOD, "nodes": [None]},
+        {**GOOD, "nodes": [{"index": 0, "state": "running"}]},
+        {**GOOD, "nodes": [{"label": "a", "index": 0, "state": "running", "pid": "x"}]},
+    ],
+)
+def test_a_state_that_no_launcher_wrote(tmp_path: Path, content: object) -> None:
+    directory = run_directory.RunDirectory(tmp_path)
+    directory.write_json("run.json", content)
+    with pytest.raises(LaunchError, match="is not the directory of a run"):
+        directory.read_state()
+    directory.write_json("run.json", {**GOOD, "unknown": 1})
+    assert directory.read_state()["state"] == "finished"

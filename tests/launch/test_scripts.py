@@ -348,6 +348,91 @@ def test_what_a_node_started_ends_with_it(start: Start, left_processes: Left) ->
     assert left_processes() == []
 
 
+def test_what_a_node_started_ends_with_the_run_in_whatever_session_it_is(start: Start, left_processes: Left) -> None:
+    script = start(
+        """
+        import subprocess
+        def node():
+            # A daemon, and in a session of its own a child of it, which is nobody's when the daemon is killed.
+            subprocess.Popen("trap '' TERM; setsid sleep 3600 & exec sleep 3600", shell=True, start_new_session=True)
+        lp.launch(lp.make_program(lp.PyNode(node)), "local_mp").wait()
+        """
+    )
+    assert script.finish()[0] == 0
+    assert left_processes() == []
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_standard_files_that_are_closed(start: Start, tmp_path: Path, closed: str) -> None:
+    """What is opened next gets their numbers; a node must not print into that."""
+    (tmp_path / "outer.py").write_text(
+        "import topology as lp\n"
+        "def node():\n"
+        "    print('printed')\n"
+        "run = lp.launch(lp.make_program(lp.PyNode(node)), 'local_mp', run_directory='run')\n"
+        "assert run.wait()\n"
+    )
+    script = start(
+        f"""
+        import subprocess, sys
+        sys.exit(subprocess.run("exec " + sys.executable + " outer.py {closed}", shell=True).returncode)
+        """
+    )
+    code, output = script.finish()
+    assert code == 0, output
+    assert (tmp_path / "run" / "logs" / "pynode_0-0.log").read_text() == "printed\n"
+
+
+def test_a_current_directory_that_has_gone(run_script: RunScript, tmp_path: Path) -> None:
+    code, output = run_script(
+        """
+        import os, sys, tempfile
+        gone = tempfile.mkdtemp()
+        os.chdir(gone)
+        os.rmdir(gone)
+        sys.path.insert(0, "")
+        lp.launch(lp.make_program(lp.PyNode(print, "printed")), "local_mp").wait()
+        """
+    )
+    assert code == 0, output
+    assert "printed" in output
+
+
+@pytest.mark.parametrize("stream", ["None", "open(os.devnull)"])
+def test_a_node_without_a_stderr_still_says_why_it_failed(run_script: RunScript, stream: str) -> None:
+    code, output = run_script(
+        f"""
+        import os, sys
+        def node():
+            sys.stdout = sys.stderr = {stream}
+            raise ValueError("the reason")
+        lp.launch(lp.make_program(lp.PyNode(node)), "local_mp").wait()
+        """
+    )
+    assert code == 1
+    assert "Node pynode_0/0 failed: ValueError: the reason" in output
+    assert "[pynode_0/0] ValueError: the reason" in output
+
+
+def test_the_end_of_a_child_that_a_node_forked_is_not_its_end(run_script: RunScript) -> None:
+    code, output = run_script(
+        """
+        import os
+        def node():
+            if os.fork() == 0:
+                raise ValueError("of the child")
+            os.wait()
+            lp.stop()
+            lp.wait_for_stop()
+        run = lp.launch(lp.make_program(lp.PyNode(node)), "local_mp")
+        run.wait()
+        print("ended", run.state)
+        """
+    )
+    assert code == 0, output
+    assert "ended finished" in output
+
+
 def test_stop_interrupts_sleep_and_blocked_calls_at_once(run_script: RunScript) -> None:
     code, output = run_script(
         """
@@ -697,8 +782,9 @@ def test_a_wrong_interpreter_option(run_script: RunScript, left_processes: Left)
 def test_the_fork_server_is_killed(run_script: RunScript, left_processes: Left) -> None:
     code, output = run_script(
         """
-        import os, signal, time
+        import os, signal, subprocess, time
         def node():
+            subprocess.Popen(["sleep", "3600"])
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(3600)
         lp.launch(lp.make_program(lp.PyNode(node)), "local_mp").wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import sys
 import threading
@@ -184,3 +185,21 @@ def test_run_stop_inside_a_node_does_not_wait_for_itself() -> None:
     runs.append(launch(program_of(stopper=stops)))
     ready.set()
     assert runs[0].wait(20)
+
+
+@dataclasses.dataclass(frozen=True)
+class Awkward(Exception):
+    """Refuses every assignment, which the traceback and the notes of an error are, and has no text."""
+
+    code: int
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_an_error_that_refuses_everything_is_raised_all_the_same() -> None:
+    def fail() -> None:
+        raise Awkward(3)
+
+    with pytest.raises(Awkward):
+        launch(program_of(bad=fail)).wait(20)
