@@ -31,6 +31,8 @@ __all__ = ["RunDirectory", "create", "default_base", "list_runs", "open_run"]
 ENDED_STATES = frozenset({"finished", "failed", "stopped"})
 """States of a run that is over. The others are starting, running and stopping."""
 
+_LAST_TIME = 1e11  # of what can be a time: dates end before
+
 
 def default_base() -> Path:
     """Where runs go when nothing is said."""
@@ -219,11 +221,16 @@ def _check(where: str, found: Mapping[str, Any], needed: Mapping[str, type], opt
     """`optional` may be missing or null. Integers are process ids or indices, floats are times."""
     for name, kind in {**needed, **optional}.items():
         value = found.get(name)
-        if value is None and name in optional:
-            continue
-        good = isinstance(value, (int, float) if kind is float else kind) and not isinstance(value, bool)
-        if not good or (kind is int and value < 0) or (kind is float and not 0 <= value < 1e11):
+        if not (_is_good(value, kind) or (value is None and name in optional)):
             raise ValueError(f"{where}{name} is {value!r}")
+
+
+def _is_good(value: object, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LAST_TIME
+    if kind is int:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, kind)
 
 
 def _is_alive(launcher: Mapping[str, Any]) -> bool:
