@@ -143,7 +143,9 @@ class ArrayColumn(_Segmented):
     def _make(self) -> npt.NDArray[Any]:
         size = max(self.cell_bytes << self._shift, 1)
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if size >= _HUGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        # Large cells gain little from huge pages, and the first use of one can cost ten times that of its parts: where
+        # a hypervisor takes back memory that is free, it is the large pieces that it takes.
+        if size >= _HUGE_BYTES and self.cell_bytes < mmap.PAGESIZE and hasattr(mmap, "MADV_HUGEPAGE"):
             memory.madvise(mmap.MADV_HUGEPAGE)
         self._maps.append(memory)
         return np.ndarray((self._mask + 1, *self.shape), self.dtype, memory)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -81,14 +81,9 @@ class _Column:
         return step <= self.last and not any(first <= step < stop for first, stop in self.gaps)
 
 
-class _Lane(NamedTuple):
-    """Where plain values of one column go, within one chunk."""
-
-    array: npt.NDArray[Any]
-    column: _Column
-    plain: tuple[type, ...]
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
+# Where plain values of one column go within one chunk: its array there, the column, and what fits it: types of scalars,
+# dtype and shape of arrays. A bare tuple, since it is taken apart for every value that is appended.
+_Lane: TypeAlias = "tuple[npt.NDArray[Any], _Column, tuple[type, ...], np.dtype[Any], tuple[int, ...]]"
 
 
 @final
@@ -197,10 +192,10 @@ class StepBuffer:
         if (plan is not self._lanes_plan or step >= self._lanes_stop) and not self._open_lanes(plan, step):
             return False
         row = step - self._lanes_first
-        if self._lanes_last != step - 1 and not all(lane.column.last == step - 1 for lane in self._lanes):
+        if self._lanes_last != step - 1 and not all(lane[1].last == step - 1 for lane in self._lanes):
             return False
         try:
-            for (array, _, plain, dtype, shape), value in zip(self._lanes, values, strict=True):
+            for (array, _, plain, dtype, shape), value in zip(self._lanes, values, strict=False):
                 kind = type(value)
                 if kind not in plain and (
                     kind is not np.ndarray
@@ -211,8 +206,8 @@ class StepBuffer:
                 array[row] = value
         except OverflowError:  # an int that its column has no room for
             return False
-        for lane in self._lanes:
-            lane.column.last = step
+        for _, column, _, _, _ in self._lanes:
+            column.last = step
         self._lanes_last = step
         return True
 
@@ -228,7 +223,7 @@ class StepBuffer:
             array = chunk.arrays.get(number)
             if array is None:
                 array = self._add_array(chunk, number)
-            lanes.append(_Lane(array, column, column.plain, column.dtype, column.shape))
+            lanes.append((array, column, column.plain, column.dtype, column.shape))
         self._lanes, self._lanes_plan = lanes, plan
         self._lanes_first, self._lanes_stop, self._lanes_last = chunk.first, chunk.stop, -1
         return True
