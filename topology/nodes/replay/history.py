@@ -51,13 +51,17 @@ class Span:
 
 @final
 class Spans:
-    """Makes spans, each once a step: an item takes the same steps of most of its columns. Not thread-safe."""
+    """Makes spans, each once a step: an item takes the same steps of most of its columns. Not thread-safe.
+
+    Attributes:
+        known: by index, those made lately; valid while `at` and `origin` are the buffer's.
+    """
 
     def __init__(self, buffer: StepBuffer) -> None:
         self._buffer = buffer
         self._form_of: dict[tuple[Any, ...], int] = {}
         self._next_form = itertools.count(0, _FORM_STRIDE)
-        self._known: dict[Any, Span] = {}
+        self.known: dict[Any, Span] = {}
 
     def find(self, index: int | tuple[Any, Any, Any]) -> Span:
         """The span of an int, or of a slice given as (start, stop, step).
@@ -66,17 +70,17 @@ class Spans:
             IndexError: the history has no such step.
         """
         buffer = self._buffer
-        span = self._known.get(index)
+        span = self.known.get(index)
         if span is not None and span.at == buffer.next_step and span.origin == buffer.history_first:
             return span
-        if len(self._known) >= _MOST_FORMS:
-            self._known.clear()
+        if len(self.known) >= _MOST_FORMS:
+            self.known.clear()
         steps = range(buffer.history_first, buffer.next_step)
         if isinstance(index, tuple):
             span = self.make(steps[slice(*index)])
         else:
             span = self.make(range(steps[index], steps[index] + 1), is_squeezed=True)
-        self._known[index] = span
+        self.known[index] = span
         return span
 
     def make(self, steps: Steps, *, is_squeezed: bool = False) -> Span:
@@ -103,12 +107,12 @@ class ColumnHistory:
     the newest step, which may still be open.
     """
 
-    __slots__ = ("_buffer", "_column", "_find", "_spans")
+    __slots__ = ("_buffer", "_column", "_known", "_spans")
 
     def __init__(self, buffer: StepBuffer, spans: Spans, column: int) -> None:
         self._buffer = buffer
         self._spans = spans
-        self._find = spans.find
+        self._known = spans.known
         self._column = column
 
     def __len__(self) -> int:
@@ -116,10 +120,14 @@ class ColumnHistory:
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> TrajectoryColumn:
         if type(index) is slice:
-            return TrajectoryColumn(self._column, self._find((index.start, index.stop, index.step)), self._spans)
+            key, buffer = (index.start, index.stop, index.step), self._buffer
+            span = self._known.get(key)
+            if span is None or span.at != buffer.next_step or span.origin != buffer.history_first:
+                span = self._spans.find(key)
+            return TrajectoryColumn(self._column, span, self._spans)
         if isinstance(index, int | np.integer):
             try:
-                return TrajectoryColumn(self._column, self._find(int(index)), self._spans)
+                return TrajectoryColumn(self._column, self._spans.find(int(index)), self._spans)
             except IndexError:
                 message = f"{self}: index {index} is out of range, the history has {len(self)} steps"
                 raise IndexError(message) from None
