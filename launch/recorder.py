@@ -18,12 +18,12 @@ _logger = logging.getLogger(__name__)
 
 @final
 class Recorder:
-    """Writes the state of one run. On a full disk it warns once and the run goes on without."""
+    """Writes the state of one run. Where that fails it warns once, and the run goes on; there may be room later."""
 
     def __init__(self, directory: RunDirectory, plan: Plan, clock: Clock = SYSTEM_CLOCK) -> None:
         self._directory = directory
         self._clock = clock
-        self._works = True
+        self._warned = False
         self._end_state = "failed"
         self._state = initial_state(directory.run_id, plan.program, clock)
         self._state["launch_type"] = plan.options.launch_type
@@ -62,12 +62,9 @@ class Recorder:
         self._write("run.json", {**self._state, "nodes": self._nodes})
 
     def _write(self, name: str, value: object) -> None:
-        if not self._works:
-            return
         try:
             self._directory.write_json(name, value)
         except OSError as error:
-            self._works = False
-            _logger.warning(
-                "%s cannot be written any more: %s. The program goes on.", self._directory.path / name, error
-            )
+            if not self._warned:
+                self._warned = True
+                _logger.warning("%s cannot be written: %s. The program goes on.", self._directory.path / name, error)

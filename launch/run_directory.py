@@ -13,6 +13,7 @@ The base is $TOPOLOGY_RUNS, else $XDG_STATE_HOME/topology/runs, else ~/.local/st
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -111,15 +112,29 @@ class RunDirectory:
         self.write_state({**state, **changes})
 
     def write_json(self, name: str, value: object) -> None:
-        """Writes one JSON file of the run, atomically. Raises `OSError`."""
+        """Writes one JSON file of the run, atomically; on a full disk, in place of the old. Raises `OSError`."""
+        data = (json.dumps(value, indent=1) + "\n").encode()
         temporary = self.path / f".{name}.{os.getpid()}"
         try:
-            temporary.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+            temporary.write_bytes(data)
             temporary.replace(self.path / name)
-        except OSError:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 temporary.unlink()
-            raise
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _overwrite(self.path / name, data):
+                raise
+
+
+def _overwrite(path: Path, data: bytes) -> bool:
+    """Puts `data` into the blocks that a file has already, if it fits: that works on a full disk."""
+    try:
+        with path.open("r+b", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            if len(data) > found.st_blocks * 512:
+                return False
+            return file.write(data.ljust(found.st_size)) == max(len(data), found.st_size)  # spaces do no harm to JSON
+    except OSError:
+        return False
 
 
 def create(base: Path | None, program_name: str, *, clock: Clock = SYSTEM_CLOCK) -> RunDirectory:

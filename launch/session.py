@@ -110,6 +110,7 @@ def _see_through(start: Callable[[], Run], request: LaunchRequest, console: Cons
             run.stop()
     watch = RunWatch(RunDirectory(run.run_directory))
     watch.poll()
+    watch.state["state"] = run.state  # where its disk is full, run.json may not say
     print_summary(watch, console)
     failed = _report_failure(run)
     return INTERRUPTED if interrupted else int(failed)

@@ -7,6 +7,7 @@ was kept from before) passes, too.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from pathlib import Path
@@ -49,10 +50,18 @@ class _NodeOutput:
             try:
                 write_all(self._log, b"".join(line + b"\n" for line in lines))
             except OSError as error:
+                self._log.close()
                 self._log = None
-                lines = [*lines, f"(the log cannot be written any more: {error}. The program goes on.)".encode()]
+                _warn(f"The log of {self._name} cannot be written any more: {error}. The program goes on.")
         if self._terminal is not None:
             self._terminal.write(self._name, lines)
+
+
+def _warn(text: str) -> None:
+    """Past the stand-in: what a node's thread writes to that is the node's."""
+    stand_in = _stand_ins.get("stderr")
+    with contextlib.suppress(OSError, ValueError):
+        print(f"topology: {text}", file=sys.stderr if stand_in is None else stand_in.stream)
 
 
 class _StandIn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -134,3 +135,24 @@ def test_a_state_that_no_launcher_wrote(tmp_path: Path, content: object) -> None
         directory.read_state()
     directory.write_json("run.json", {**GOOD, "unknown": 1})
     assert directory.read_state()["state"] == "finished"
+
+
+@pytest.mark.parametrize("length", [1, 10_000])
+def test_a_full_disk_keeps_the_state_true_in_its_old_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    def no_room(_path: Path, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    directory = run_directory.RunDirectory(tmp_path)
+    directory.write_state({**GOOD, "state": "running", "note": "x" * 100})
+    monkeypatch.setattr(Path, "write_bytes", no_room)
+    after = {**GOOD, "state": "failed", "error": "x" * length}
+    if length == 1:
+        directory.write_state(after)
+        assert directory.read_state() == after
+    else:  # more than the blocks that it has
+        with pytest.raises(OSError, match="No space"):
+            directory.write_state(after)
+        assert json.loads((tmp_path / "run.json").read_text())["state"] == "running"
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]

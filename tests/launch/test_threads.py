@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -203,3 +204,21 @@ def test_an_error_that_refuses_everything_is_raised_all_the_same() -> None:
 
     with pytest.raises(Awkward):
         launch(program_of(bad=fail)).wait(20)
+
+
+def test_a_log_on_a_full_disk_is_said_once_and_the_node_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    (tmp_path / "logs").mkdir(parents=True)
+    (tmp_path / "logs" / "talker-0.log").symlink_to("/dev/full")
+
+    def talk() -> None:
+        for number in range(3):
+            print(f"line {number}")
+
+    assert launch(program_of(talker=talk), "local_mt", run_directory=tmp_path).wait(20)
+    out, err = capsys.readouterr()
+    assert "[talker/0] line 2" in out
+    assert err.count("The log of talker/0 cannot be written any more") == 1
