@@ -1,0 +1,296 @@
+"""Items get into their tables once, whatever becomes of connections and servers; memory stays flat meanwhile."""
+
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from topology import errors
+from topology.clock import SYSTEM_CLOCK
+from topology.nodes import replay
+from topology.nodes.replay import rate_limiters, selectors
+from topology.nodes.replay.messages import StreamLost
+from topology.nodes.replay.service import ReplayService
+from topology.nodes.replay.writers import TrajectoryWriter
+from topology.testing import ManualClock
+
+WAIT_S = 20
+FIFO = selectors.Fifo()
+
+
+class Wire:
+    """A backend over a service, whose messages and replies get lost when told to."""
+
+    def __init__(self, service):
+        self.service = service
+        self.lose_messages = False
+        self.lose_next = ""  # "message" or "reply"
+        self.under_way = []
+
+    def insert(self, batch):
+        outer: Future = Future()
+        lose, self.lose_next = self.lose_next, ""
+        if self.lose_messages or lose == "message":
+            outer.set_exception(errors.ConnectionBroken("cut"))
+            return outer
+        try:
+            inner = self.service.insert(batch)
+        except StreamLost as error:
+            outer.set_exception(error)
+            return outer
+        self.under_way.append((inner, outer))
+        inner.add_done_callback(lambda done: self.reply(done, outer, lose == "reply"))
+        return outer
+
+    def reply(self, inner, outer, is_lost):
+        if outer.done():
+            return
+        if inner.cancelled() or is_lost:
+            outer.set_exception(errors.ConnectionBroken("cut"))
+        elif inner.exception():
+            outer.set_exception(inner.exception())
+        else:
+            outer.set_result(None)
+
+    def cut(self, *, server_notices):
+        """Breaks the connection: what is under way gets no reply; the server may notice before or after."""
+        under_way, self.under_way = self.under_way, []
+        for inner, outer in under_way:
+            if server_notices:
+                inner.cancel()
+            if not outer.done():
+                outer.set_exception(errors.ConnectionBroken("cut"))
+        return [inner for inner, _ in under_way]
+
+    def signature(self, table):
+        return None
+
+    def ready(self):
+        future: Future = Future()
+        if not self.lose_messages:
+            future.set_result(None)
+        return future
+
+    regions = None
+
+
+@pytest.fixture
+def service(make_table):
+    service = ReplayService([make_table(sampler=FIFO, max_times_sampled=1), replay.Table.queue("queue", 3)])
+    yield service
+    service.close()
+
+
+def item(writer, value, table="table"):
+    writer.append({"x": np.full(3, value)})
+    writer.create_item(table, 1.0, {"x": writer.history["x"][-1]})
+
+
+def values(service, table="table"):
+    client = replay.Client("memory:x", service=service)
+    return client.sample_batch(table, service.tables[table].info.current_size).data["x"][:, 0].tolist()
+
+
+@pytest.mark.parametrize("lost", ["message", "reply"])
+def test_items_sent_again_are_in_once_and_in_order(service, lost):
+    wire = Wire(service)
+    writer = TrajectoryWriter(wire, 3)
+    for value in range(300):
+        if value % 20 == 10:
+            wire.lose_next = lost
+        item(writer, value)
+        if value % 70 == 0:
+            writer.flush()
+    writer.flush()
+    assert values(service) == list(range(300))
+
+
+@pytest.mark.parametrize("server_notices", [True, False])
+def test_a_cut_while_items_wait_for_the_limiter(service, server_notices):
+    wire = Wire(service)
+    writer = TrajectoryWriter(wire, 3)
+    for value in range(8):
+        item(writer, value, "queue")
+    with pytest.raises(errors.ReplayDeadlineExceeded):
+        writer.flush(timeout_ms=1)
+    assert service.tables["queue"].info.current_size == 3  # three are in, five wait
+    old = wire.cut(server_notices=server_notices)
+    client = replay.Client("memory:x", service=service)
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(writer.flush)
+        got = [client.sample_batch("queue", 1, timeout_s=WAIT_S).data["x"][0, 0] for _ in range(8)]
+        flushing.result(WAIT_S)
+    assert got == list(range(8))
+    for future in old:
+        future.cancel()  # the server hears of the old connection only now
+    info = service.tables["queue"].info
+    assert (info.current_size, info.rate_limiter_info.insert_stats.pending) == (0, 0)
+    assert info.rate_limiter_info.insert_stats.completed == 8
+
+
+def test_messages_of_the_stream_before_come_too_late(service):
+    sent = []
+    wire = Wire(service)
+    insert = service.insert
+    service.insert = lambda batch: sent.append(batch) or insert(batch)
+    writer = TrajectoryWriter(wire, 3)
+    item(writer, 0)
+    writer.flush()
+    wire.lose_next = "reply"
+    item(writer, 1)
+    writer.flush()
+    with pytest.raises(StreamLost, match="has begun another stream since"):
+        insert(sent[0])
+    assert values(service) == [0, 1]
+
+
+def test_a_server_that_stays_away(service):
+    wire = Wire(service)
+    writer = TrajectoryWriter(wire, 3, patience_s=0.01)
+    wire.lose_messages = True
+    item(writer, 0)
+    for call in (writer.flush, writer.end_episode, lambda: writer.append({"x": np.zeros(3, int)})):
+        with pytest.raises(errors.ConnectionBroken, match=r"not back within 0.01 s; 1 items are not confirmed"):
+            call()
+    writer.patience_s = None
+    with pytest.raises(errors.ReplayDeadlineExceeded, match="1 items wait to be sent again when it is back"):
+        writer.flush(timeout_ms=5)
+    wire.lose_messages = False
+    writer.flush()
+    assert values(service) == [0]
+
+
+def test_a_restarted_server_gets_what_was_not_confirmed(make_table, tmp_path):
+    address = f"unix:{tmp_path}/s"
+    servers = [replay.Server([replay.Table.queue("queue", 2)], address=address)]
+    servers[0].start()
+    with replay.Client(address) as client:
+        writer = client.trajectory_writer(1)
+        for value in range(5):
+            writer.append(value)
+            writer.create_item("queue", 1.0, writer.history[-1])
+        with pytest.raises(errors.ReplayDeadlineExceeded):
+            writer.flush(timeout_ms=20)
+        confirmed = 5 - writer._sender.unfinished  # these are lost with the server
+        servers[0]._courier.stop()  # as when its process dies: nobody says goodbye
+        with ThreadPoolExecutor(1) as pool:
+            flushing = pool.submit(writer.flush)
+            servers.append(replay.Server([replay.Table.queue("queue", 2)], address=address))
+            servers[1].start()
+            got = [client.sample_batch("queue", 1, timeout_s=WAIT_S).data[0] for _ in range(5 - confirmed)]
+            assert got == list(range(confirmed, 5))
+            flushing.result(WAIT_S)
+        writer.close()
+    for server in servers:
+        server.stop()
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_steps_of_writers_that_fell_silent_are_dropped(make_table):
+    clock = ManualClock()
+    service = ReplayService([make_table(sampler=FIFO, max_times_sampled=1)], clock=clock, forget_writers_after_s=60.0)
+    client = replay.Client("memory:x", service=service)
+    writer, other = client.trajectory_writer(50), client.trajectory_writer(1)
+    for value in range(50):
+        item(writer, value)
+    writer.flush()
+    values(service)
+    assert service.store.live_rows == 50
+    dropped = threading.Event()
+    sweep = service._sweep
+    service._sweep = lambda: (sweep(), dropped.set())
+    clock.advance(30.0)
+    item(other, 7)
+    other.flush()
+    clock.advance(31.0)
+    service._sweep()
+    assert service.store.live_rows <= 2
+    item(writer, 50)  # it is told, and sends again what it needs
+    writer.create_item("table", 1.0, {"x": writer.history["x"][-3:]})
+    writer.flush()
+    batch = [next(client.sample("table", emit_timesteps=False)).data[0].tolist() for _ in range(3)]
+    assert batch == [[7] * 3, [50] * 3, [[48] * 3, [49] * 3, [50] * 3]]
+    service.close()
+
+
+class NoticingClock:
+    """The system's clock; tells when somebody begins to wait."""
+
+    def __init__(self, waiting):
+        self.waiting = waiting
+        self.time, self.monotonic, self.sleep = SYSTEM_CLOCK.time, SYSTEM_CLOCK.monotonic, SYSTEM_CLOCK.sleep
+
+    def wait_for(self, condition, predicate, timeout_s=None):
+        if not predicate():
+            self.waiting()
+        return SYSTEM_CLOCK.wait_for(condition, predicate, timeout_s)
+
+
+def test_64_writers_against_a_full_table_stay_flat():
+    table = replay.Table("table", FIFO, FIFO, 1000, rate_limiters.Queue(100), max_times_sampled=1)
+    service = ReplayService([table])
+    client = replay.Client("memory:x", service=service)
+    waiting = threading.Semaphore(0)
+    frame = np.zeros((84, 84), np.uint8)
+    writers = []
+
+    def write(number):
+        with client.trajectory_writer(1) as writer:
+            told = []
+            writer._sender._clock = NoticingClock(lambda: told or (told.append(1), waiting.release()))
+            writers.append(writer)
+            for step in range(400):
+                writer.append({"x": frame, "n": number * 400 + step})
+                writer.create_item("table", 1.0, {k: v[-1] for k, v in writer.history.items()})
+
+    with ThreadPoolExecutor(64) as pool:
+        writing = [pool.submit(write, number) for number in range(64)]
+        assert all(waiting.acquire(timeout=WAIT_S) for _ in range(64))  # each has done all it may
+        rows = service.store.live_rows
+        unfinished = [writer._sender.unfinished for writer in writers]
+        got = np.concatenate([client.sample_batch("table", 100).data["n"] for _ in range(256)])
+        for future in writing:
+            future.result(WAIT_S)
+    # A writer has four messages under way and one in the making, of 64 items at most.
+    assert max(unfinished) <= 5 * 64
+    assert rows <= 100 + 64 * 5 * 64
+    assert sorted(got.tolist()) == list(range(64 * 400))
+    per_writer = [got[got // 400 == number] for number in range(64)]
+    assert all((np.diff(mine) > 0).all() for mine in per_writer)
+    service.close()
+    assert service.store.live_rows == 0
+
+
+def test_overlapping_items_cost_their_distinct_steps(make_table):
+    service = ReplayService([make_table(max_size=10_000)])
+    client = replay.Client("memory:x", service=service)
+    with client.trajectory_writer(20) as writer:
+        for value in range(400):
+            writer.append({"frame": np.full((10, 10), value % 256, np.uint8)})
+            if value >= 19:
+                writer.create_item("table", 1.0, {"stack": writer.history["frame"][-20:]})
+    assert service.tables["table"].info.current_size == 381
+    assert service.store.live_rows == 400
+    batch = client.sample_batch("table", 64).data["stack"]
+    assert batch.shape == (64, 20, 10, 10)
+    assert (np.diff(batch[:, :, 0, 0].astype(np.int16), axis=1) % 256 == 1).all()
+    service.close()
+
+
+def test_a_reset_gives_memory_back(make_table):
+    service = ReplayService([make_table(max_size=10_000)])
+    client = replay.Client("memory:x", service=service)
+    with client.trajectory_writer(1) as writer:
+        for first in range(0, 1000, 100):
+            writer.append_batch({"x": np.full((100, 1 << 16), first % 251, np.uint8)})
+            writer.create_items("table", [1.0] * 100, {"x": writer.history["x"][-1]})
+    (group,) = service.store._groups.values()
+    assert group._allocator.high == 1000
+    client.reset("table")
+    assert group.live_rows == 0
+    assert group._allocator.high == 0
+    assert not group.columns[0]._segments
+    service.close()
