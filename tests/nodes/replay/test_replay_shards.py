@@ -19,14 +19,15 @@ FIFO = selectors.Fifo()
 
 
 @pytest.fixture
-def cluster(make_table):
+def cluster(make_table, tmp_path):
     """Servers on fixed addresses that can be stopped and started again, and a client of them all."""
     made = []
 
     class Cluster:
         def __init__(self, count, **options):
             self.options = options
-            self.servers = [replay.Server([self.table()]) for _ in range(count)]
+            addresses = [f"unix:{tmp_path}/{i}" for i in range(count)]
+            self.servers = [replay.Server([self.table()], address=address) for address in addresses]
             for server in self.servers:
                 server.start()
             self.addresses = [server.address for server in self.servers]
@@ -177,7 +178,7 @@ def test_a_server_that_is_back_takes_part_again(cluster):
     shard = group.client.link._shards[0]
     probe, answered = shard._probe, shard._answered
     shard._probe = lambda: (probe(), gone.set())
-    shard._answered = lambda future: (answered(future), back.set())
+    shard._answered = lambda future: (answered(future), shard.alive and back.set())
     group.client.server_info()
     group.servers[0].stop()
     assert gone.wait(WAIT_S)
