@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from topology.nodes.replay.structure import describe, flatten, leaf_count, paths, show_path, unflatten
+from topology.nodes.replay.structure import Matcher, describe, flatten, leaf_count, paths, show_path, unflatten
 
 
 class Step(NamedTuple):
@@ -40,6 +40,18 @@ def test_round_trip_keeps_types(tree):
     assert type(again) is type(tree)
     assert leaf_count(shape) == len(leaves) == len(paths(shape))
     assert flatten(again)[1] == shape
+
+
+@pytest.mark.parametrize("tree", TREES, ids=str)
+def test_a_matcher_takes_apart_trees_of_its_shape_and_no_others(tree):
+    leaves, shape = flatten(tree)
+    matcher = Matcher(shape)
+    assert list(matcher.leaves(tree)) == leaves
+    for other in [*TREES, {"b": 1, "a": {}}, {"b": 1, "c": 2}, {"b": 1}, [1, (2, {"y": 3})], [1], (1, 2)]:
+        if flatten(other)[1] == shape:
+            assert list(matcher.leaves(other)) == flatten(other)[0]
+        else:
+            assert matcher.leaves(other) is None
 
 
 def test_leaves_come_in_the_order_of_sorted_keys():

@@ -192,6 +192,22 @@ def test_values_that_cannot_be_stored(client, value):
         client.trajectory_writer(1).append({"a": [value]})
 
 
+def test_steps_like_the_last_one_are_checked_as_the_first_was(client):
+    writer = client.trajectory_writer(4)
+    for value in range(3):
+        writer.append({"n": value, "x": np.full(3, value, np.float32)})
+    for wrong in ({"n": 1.5}, {"n": 1 << 80}, {"x": np.zeros(3)}, {"x": np.zeros((1, 3), np.float32)}, {"x": 0.0}):
+        with pytest.raises((ValueError, TypeError), match=f"column {next(iter(wrong))}"):
+            writer.append({"n": 0, "x": np.zeros(3, np.float32), **wrong})
+    writer.append({"n": np.int64(3), "x": np.full(3, 3, np.float32)})
+    writer.append({"n": None, "x": np.full(3, 4, np.float32)})
+    writer.append({"n": 5, "x": np.full(6, 5, np.float32)[::2]})
+    assert writer.history["x"][-3:].numpy()[:, 0].tolist() == [3, 4, 5]
+    assert writer.history["n"][[3, 5]].numpy().tolist() == [3, 5]
+    with pytest.raises(ValueError, match="column n has no value"):
+        writer.history["n"][-2:]
+
+
 def test_another_container_in_the_same_place(client):
     writer = client.trajectory_writer(1)
     writer.append({"a": {"b": 1}})
