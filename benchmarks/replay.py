@@ -252,9 +252,13 @@ def serve(selector: str) -> None:
 
 
 def measure_peer(options: argparse.Namespace, bar: Bar) -> Figures:
-    script = str(Path(options.peers) / "reverb_peer.py")
-    command = [options.peer_python, script, "--what", *bar.peer, "--items", bar.items, "--selector", bar.selector]
-    command += ["--writers", str(bar.writers), "--count", str(bar.num_items), "--seconds", str(options.seconds)]
+    if bar.what == "mixed":
+        command = [options.peer_python, str(Path(__file__).with_name("reverb_mixed_peer.py")), options.peers]
+    else:
+        script = str(Path(options.peers) / "reverb_peer.py")
+        command = [options.peer_python, script, "--what", *bar.peer, "--selector", bar.selector]
+        command += ["--seconds", str(options.seconds)]
+    command += ["--items", bar.items, "--writers", str(bar.writers), "--count", str(bar.num_items)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     result = json.loads(done.stdout.splitlines()[-1])
     if bar.what == "mixed":
@@ -274,7 +278,7 @@ def compare(options: argparse.Namespace, bar: Bar, *, with_peer: bool) -> bool:
         if with_peer:
             theirs.append(measure_peer(options, bar))
     mine, memory = medians(ours), bar.what == "memory"
-    line: dict[str, Any] = {"bar": bar.name, "unit": "bytes/item" if memory else "items/s"}
+    line: dict[str, Any] = {"name": bar.name, "unit": "bytes/item" if memory else "items/s"}
     line["ours"] = [round(value, 1) for value in mine]
     if ours[0].cpu_us is not None:
         line["cpu_us"] = round(statistics.median(figures.cpu_us or 0.0 for figures in ours), 2)
@@ -285,8 +289,8 @@ def compare(options: argparse.Namespace, bar: Bar, *, with_peer: bool) -> bool:
         other = medians(theirs)
         ratio = min(b / a if memory else a / b for a, b in zip(mine, other, strict=True))
         reached = reached and ratio >= bar.ratio
-        line.update(peer=[round(value, 1) for value in other], ratio=round(ratio, 2), wanted=bar.ratio)
-    print(json.dumps({**line, "reached": reached}), flush=True)
+        line.update(peer=[round(value, 1) for value in other], ratio=round(ratio, 2), target=bar.ratio)
+    print(json.dumps({**line, "met": reached}), flush=True)
     return reached
 
 
