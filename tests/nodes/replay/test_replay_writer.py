@@ -186,9 +186,9 @@ def test_dtype_and_shape_are_kept_by_every_column(client):
     assert writer.history["obs"]["pixels"][:].numpy().sum() == 6
 
 
-@pytest.mark.parametrize("value", ["text", object(), np.array(["a"]), np.array([None])])
+@pytest.mark.parametrize("value", [object(), np.array([None]), np.array([{}, "a"])])
 def test_values_that_cannot_be_stored(client, value):
-    with pytest.raises(TypeError, match=r"column a/0: values of dtype .* cannot be stored"):
+    with pytest.raises(TypeError, match=r"column a/0: values of type \w+ cannot be stored"):
         client.trajectory_writer(1).append({"a": [value]})
 
 

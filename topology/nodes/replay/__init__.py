@@ -11,27 +11,40 @@ May not: other services except the courier, launch types, agents. Importing it i
         batch = client.sample_batch("replay", batch_size=32)
 """
 
-from topology.nodes.replay import rate_limiters, selectors
+from topology.nodes.replay import checkpointers, rate_limiters, selectors, structured_writer
+from topology.nodes.replay.checkpointers import CheckpointError, DefaultCheckpointer, TempDirCheckpointer
 from topology.nodes.replay.client import Client
 from topology.nodes.replay.dataset import BatchIterator
+from topology.nodes.replay.datasets import TimestepDataset, TrajectoryDataset
 from topology.nodes.replay.history import TrajectoryColumn
 from topology.nodes.replay.info import ReplaySample, SampleInfo, TableInfo
 from topology.nodes.replay.server import Server
+from topology.nodes.replay.sharding import ShardedClient
 from topology.nodes.replay.specs import Spec
+from topology.nodes.replay.structured_writer import StructuredWriter
 from topology.nodes.replay.table import Table
 from topology.nodes.replay.writers import TrajectoryWriter
 
 __all__ = [
     "BatchIterator",
+    "CheckpointError",
     "Client",
+    "DefaultCheckpointer",
     "ReplaySample",
     "SampleInfo",
     "Server",
+    "ShardedClient",
     "Spec",
+    "StructuredWriter",
     "Table",
     "TableInfo",
+    "TempDirCheckpointer",
+    "TimestepDataset",
     "TrajectoryColumn",
+    "TrajectoryDataset",
     "TrajectoryWriter",
+    "checkpointers",
     "rate_limiters",
     "selectors",
+    "structured_writer",
 ]

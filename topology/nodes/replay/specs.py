@@ -28,6 +28,8 @@ class Spec:
     def __init__(self, shape: Sequence[int | None], dtype: npt.DTypeLike, name: str | None = None) -> None:
         self.shape = tuple(shape)
         self.dtype: np.dtype[Any] = np.dtype(dtype)
+        if self.dtype.kind in "SU":
+            self.dtype = np.dtype(object)  # text of any length, as bytes
         self.name = name
 
     @classmethod

@@ -53,10 +53,10 @@ class _Column:
         self.gaps: list[tuple[int, int]] = []  # earlier steps without, as (first, stop)
 
     def adopt(self, value: npt.NDArray[Any]) -> None:
-        if value.dtype.hasobject or value.dtype.kind in "SU":
+        if value.dtype.hasobject and value.dtype.kind != "O":  # text comes as objects that are bytes
             raise TypeError(
                 f"column {show_path(self.path)}: values of dtype {value.dtype} cannot be stored; "
-                "give numbers, booleans, or arrays of them (text can be stored as an array of bytes, dtype uint8)"
+                "give numbers, booleans, text, or arrays of them"
             )
         dtype = self.dtype = value.dtype
         self.shape = value.shape
@@ -174,7 +174,7 @@ class StepBuffer:
             ValueError: dtype or shape differ from those of earlier values.
         """
         known = self.columns[column]
-        cell = value[0] if batched else value
+        cell = value[0, ...] if batched else value
         if known.dtype is None:
             known.adopt(cell)
             self.version += 1

@@ -24,6 +24,7 @@ from topology.nodes.replay.specs import LeafSpec
 from topology.nodes.replay.step_buffer import StepBuffer
 from topology.nodes.replay.structure import Matcher, Shape, describe, flatten, paths, show_path
 from topology.nodes.replay.templates import Template
+from topology.nodes.replay.text import as_array
 
 __all__ = ["TrajectoryWriter"]
 
@@ -179,7 +180,9 @@ class TrajectoryWriter:
         for column, leaf in zip(plan, leaves, strict=True):
             if leaf is None:
                 continue
-            value: Any = leaf if isinstance(leaf, _ARRAYS) else np.asarray(leaf)
+            value: Any = leaf if isinstance(leaf, _ARRAYS) else self._array(column, leaf)
+            if value.dtype.kind in "SUO":
+                value = self._array(column, leaf)
             known = columns[column]
             if known.dtype is None or value.dtype != known.dtype or value.shape != known.shape:
                 buffer.check(column, value)
@@ -188,7 +191,7 @@ class TrajectoryWriter:
                     f"field {self._template.path_text(column)} was set in this step already, by an earlier partial "
                     f"append; leave it out or give None"
                 )
-            cells.append((column, value))
+            cells.append((column, value[()] if value.dtype.kind == "O" else value))
         if not self._step_is_open:
             self._advance(1)
         buffer.set_cells(step, cells)
@@ -210,7 +213,7 @@ class TrajectoryWriter:
         if self._step_is_open:
             raise ValueError("a partial step is open: close it with append before appending a batch")
         leaves, plan = self._template.open(data)
-        arrays = [np.asarray(leaf) for leaf in leaves]
+        arrays = [self._array(column, leaf) for column, leaf in zip(plan, leaves, strict=True)]
         lengths = {array.shape[:1] for array in arrays}
         if len(lengths) != 1 or lengths & {(), (0,)}:
             found = ", ".join(f"{self._template.path_text(c)} {a.shape}" for c, a in zip(plan, arrays, strict=True))
@@ -222,6 +225,12 @@ class TrajectoryWriter:
         for column, array in zip(plan, arrays, strict=True):
             self._buffer.extend(column, first, array)
         self._episode_steps += count
+
+    def _array(self, column: int, leaf: Any) -> Any:
+        try:
+            return as_array(leaf)
+        except TypeError as error:
+            raise TypeError(f"column {self._template.path_text(column)}: {error}") from None
 
     def _advance(self, count: int) -> None:
         """Makes room for `count` new steps."""
