@@ -29,12 +29,6 @@ import psutil
 
 import topology as lp
 
-BARS = {
-    "up_ratio": (8.0, "at least", "Launchpad's time to be up / ours"),
-    "memory_ratio": (3.0, "at least", "Launchpad's memory / ours"),
-    "down_s": (1.0, "at most", "seconds from the stop to the end of the script"),
-}
-
 
 class Producer:
     def ping(self, value: int) -> int:
@@ -111,11 +105,11 @@ def measure_peer(python: str, script: Path, producers: int) -> dict[str, float]:
     return result
 
 
-def judge(name: str, value: float) -> bool:
-    """Prints one bar as JSON; whether it is met."""
-    bar, kind, meaning = BARS[name]
-    met = value >= bar if kind == "at least" else value <= bar
-    print(json.dumps({"bar": name, "meaning": meaning, "value": round(value, 3), kind: bar, "met": met}), flush=True)
+def judge(name: str, ours: float, peer: float | None, target: float, *, better: float) -> bool:
+    """Prints a bar as JSON; whether it is met: `better` times better than the peer, or at most `target` without one."""
+    met = ours <= target if peer is None else better >= target
+    bar = {"name": name, "ours": round(ours, 3), "peer": peer and round(peer, 3), "ratio": round(better, 2)}
+    print(json.dumps({**bar, "target": target, "met": met}), flush=True)
     return met
 
 
@@ -142,10 +136,12 @@ def main() -> int:
         if options.peers and options.peer_python:
             theirs.append(measure_peer(options.peer_python, Path(options.peers) / "launch_peer.py", options.producers))
             print(json.dumps({"launchpad": theirs[-1]}), flush=True)
-    met = [judge("down_s", median(ours, "down_s"))]
+    down_s = median(ours, "down_s")
+    met = [judge("stopped, at most 1 s", down_s, None, 1.0, better=1.0 / down_s)]
     if theirs:
-        met.append(judge("up_ratio", median(theirs, "up_s") / median(ours, "up_s")))
-        met.append(judge("memory_ratio", median(theirs, "rss_mb") / median(ours, "rss_mb")))
+        for name, key, target in (("seconds until all are up", "up_s", 8.0), ("summed memory in MB", "rss_mb", 3.0)):
+            mine, other = median(ours, key), median(theirs, key)
+            met.append(judge(name, mine, other, target, better=other / mine))
     return 0 if all(met) else 1
 
 

@@ -20,6 +20,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -317,7 +318,58 @@ def main() -> int:
     with_peer = bool(options.peers and options.peer_python)
     chosen = [bar for bar in BARS if all(word in bar.name for word in options.only or ())]
     results = [compare(options, bar, with_peer=with_peer) for bar in chosen]
+    if all(word in "checkpoint small" for word in options.only or ()):
+        results.append(compare_checkpoints(options, with_peer=with_peer))
     return 0 if all(results) else 1
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+def compare_checkpoints(
+    options: argparse.Namespace, *, with_peer: bool, count: int = 100_000, wanted: float = 3
+) -> bool:
+    """Seconds to save and to restore `count` small items; starting the server is part of restoring."""
+    ours: list[tuple[float, float]] = []
+    theirs: list[tuple[float, float]] = []
+    for _ in range(options.rounds):
+        ours.append(measure_checkpoint(count))
+        if with_peer:
+            script = str(Path(options.peers) / "reverb_peer.py")
+            command = [options.peer_python, script, "--what", "checkpoint", "--items", "small", "--count", str(count)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+            result = json.loads(done.stdout.splitlines()[-1])
+            theirs.append((result["save_s"], result["restore_s"]))
+    reached = True
+    for index, what in enumerate(("save", "restore")):
+        mine = statistics.median(times[index] for times in ours)
+        line: dict[str, Any] = {"bar": f"checkpoint {what} {count} small", "unit": "s", "ours": round(mine, 3)}
+        if theirs:
+            other = statistics.median(times[index] for times in theirs)
+            line.update(
+                peer=round(other, 3), ratio=round(other / mine, 2), wanted=wanted, reached=other / mine >= wanted
+            )
+            reached &= bool(line["reached"])
+        print(json.dumps(line), flush=True)
+    return reached
+
+
+def measure_checkpoint(count: int) -> tuple[float, float]:
+    def start() -> replay.Server:
+        table = replay.Table("table", selectors.Uniform(), selectors.Fifo(), 1_000_000, rate_limiters.MinSize(1))
+        return replay.Server([table], checkpointer=replay.DefaultCheckpointer(folder))
+
+    with tempfile.TemporaryDirectory() as folder:
+        with start() as server, replay.Client(server.address) as client:
+            write_batches(client, "small", count + BATCH)
+            begin = time.perf_counter()
+            client.checkpoint()
+            save_s = time.perf_counter() - begin
+        begin = time.perf_counter()
+        with start() as server:
+            restore_s = time.perf_counter() - begin
+            assert server.tables["table"].info.current_size >= count
+    return save_s, restore_s
 
 
 if __name__ == "__main__":
