@@ -1,6 +1,4 @@
 import concurrent.futures
-import threading
-import time
 
 import pytest
 
@@ -15,13 +13,6 @@ def fill(client, values, table="queue"):
             writer.create_item(table, 1.0, writer.history[-1])
 
 
-def wait_for_pending(table, samples):
-    deadline = time.monotonic() + 10
-    while table.info.rate_limiter_info.sample_stats.pending != samples:
-        assert time.monotonic() < deadline, table.describe()
-        threading.Event().wait(0.002)
-
-
 @pytest.mark.parametrize("prefetch", [0, 1, 3])
 def test_batches_come_in_order(serve, prefetch):
     client = serve(replay.Table.queue("queue", 100))
@@ -31,15 +22,14 @@ def test_batches_come_in_order(serve, prefetch):
     assert [value for batch in got for value in batch] == list(range(60))
 
 
-def test_prefetch_takes_so_many_batches_and_no_more(serve):
+def test_prefetch_takes_so_many_batches_and_no_more(serve, watch):
     table = replay.Table.queue("queue", 100)
+    probe = watch(table)
     client = serve(table)
     fill(client, range(60))
     with client.batches("queue", 5, prefetch=2) as batches:
         next(batches)
-        deadline = time.monotonic() + 10
-        while table.info.rate_limiter_info.sample_stats.completed < 15 and time.monotonic() < deadline:
-            threading.Event().wait(0.002)
+        probe.wait_until(lambda info: info.sample_stats.completed >= 15)
         client.server_info()
         assert table.info.rate_limiter_info.sample_stats.completed == 15
     client = serve(table := replay.Table.queue("queue", 100))
@@ -49,14 +39,15 @@ def test_prefetch_takes_so_many_batches_and_no_more(serve):
         assert table.info.rate_limiter_info.sample_stats.completed == 5
 
 
-def test_close_wakes_a_blocked_reader_and_loses_nothing(serve):
+def test_close_wakes_a_blocked_reader_and_loses_nothing(serve, watch):
     table = replay.Table.queue("queue", 100)
+    probe = watch(table)
     client = serve(table)
     fill(client, range(3))
     batches = client.batches("queue", 5, prefetch=1)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         reading = pool.submit(list, batches)
-        wait_for_pending(table, 7)
+        probe.wait_until(lambda info: info.sample_stats.pending == 7)
         batches.close()
         assert reading.result(10) == []
     assert list(batches) == []
@@ -73,16 +64,16 @@ def test_timeout_ends_the_iteration(serve):
     ]
 
 
-def test_errors_reach_the_reader(serve):
+def test_errors_reach_the_reader(serve, watch):
     client = serve(replay.Table.queue("queue", 100))
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         next(client.batches("queue", 0))
     with pytest.raises(ValueError, match="prefetch"):
         client.batches("queue", 1, prefetch=-1)
-    (table,) = client.server.tables.values()
+    probe = watch(*client.server.tables.values())
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         reading = pool.submit(next, client.batches("queue", 1))
-        wait_for_pending(table, 2)
+        probe.wait_until(lambda info: info.sample_stats.pending == 2)
         client.server.stop()
         with pytest.raises((errors.ReplayError, errors.CourierError)):
             reading.result(10)
