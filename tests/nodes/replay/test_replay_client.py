@@ -6,7 +6,6 @@ import pickle
 import queue
 import subprocess
 import sys
-import threading
 import time
 from typing import NamedTuple
 
@@ -28,14 +27,6 @@ class Transition(NamedTuple):
     observation: object
     action: object
     reward: object
-
-
-def wait_until(table, condition):
-    """Blocks until the table's counts satisfy `condition`; looks at each change of a queue."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition(table.info.rate_limiter_info):
-        assert time.monotonic() < deadline, table.describe()
-        threading.Event().wait(0.002)
 
 
 def write(client, values, table="table", **options):
@@ -264,8 +255,9 @@ def test_sixteen_threads_write_while_others_sample(serve, make_table):
     assert client.server._service.store.live_rows == 500
 
 
-def test_stop_fails_those_who_wait_within_a_second():
+def test_stop_fails_those_who_wait_within_a_second(watch):
     tables = [replay.Table.queue("empty", 2), replay.Table.queue("full", 2)]
+    probes = [watch(each) for each in tables]
     server = replay.Server(tables)
     server.start()
     client = replay.Client(server.address)
@@ -280,8 +272,8 @@ def test_stop_fails_those_who_wait_within_a_second():
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         waiting = [pool.submit(client.sample_batch, "empty", 1) for _ in range(8)]
         waiting += [pool.submit(produce) for _ in range(8)]
-        wait_until(tables[0], lambda info: info.sample_stats.pending == 8)
-        wait_until(tables[1], lambda info: info.insert_stats.pending == 8)
+        probes[0].wait_until(lambda info: info.sample_stats.pending == 8)
+        probes[1].wait_until(lambda info: info.insert_stats.pending == 8)
         start = time.monotonic()
         server.stop()
         for future in waiting:
@@ -291,9 +283,10 @@ def test_stop_fails_those_who_wait_within_a_second():
     client.close()
 
 
-def test_the_stop_of_the_program_wakes_blocked_calls():
+def test_the_stop_of_the_program_wakes_blocked_calls(watch):
     context = NodeContext(label="actor", index=0, group_size=1, launch_type="test_mt")
     tables = [replay.Table.queue("empty", 2), replay.Table.queue("full", 2)]
+    probes = [watch(each) for each in tables]
     with replay.Server(tables) as server, concurrent.futures.ThreadPoolExecutor(3) as pool:
         with bind_context(context):
             client = replay.Client(server.address)
@@ -314,8 +307,8 @@ def test_the_stop_of_the_program_wakes_blocked_calls():
             pool.submit(in_context, lambda: next(client.batches("empty", 1))),
             pool.submit(in_context, produce),
         ]
-        wait_until(tables[0], lambda info: info.sample_stats.pending == 3)  # one, and two requested ahead
-        wait_until(tables[1], lambda info: info.insert_stats.pending == 1)
+        probes[0].wait_until(lambda info: info.sample_stats.pending == 3)  # one, and two requested ahead
+        probes[1].wait_until(lambda info: info.insert_stats.pending == 1)
         context.stop.set()
         for future in waiting:
             with pytest.raises(errors.ProgramStopped):
@@ -324,10 +317,11 @@ def test_the_stop_of_the_program_wakes_blocked_calls():
 
 
 @pytest.mark.parametrize("program_stops", [True, False])
-def test_a_server_that_stops_first_does_not_make_nodes_fail(program_stops, monkeypatch):
+def test_a_server_that_stops_first_does_not_make_nodes_fail(program_stops, monkeypatch, watch):
     monkeypatch.setattr(stopping, "GRACE_S", WAIT_S if program_stops else 0.01)
     context = NodeContext(label="actor", index=0, launch_type="test_mt")
     tables = [replay.Table.queue("empty", 2), replay.Table.queue("full", 2)]
+    probes = [watch(each) for each in tables]
     server = replay.Server(tables)
     server.start()
     client = replay.Client(server.address)  # made outside the node: it does not hear of the stop by itself
@@ -343,8 +337,8 @@ def test_a_server_that_stops_first_does_not_make_nodes_fail(program_stops, monke
             pool.submit(in_context, lambda: next(client.batches("empty", 1, prefetch=0))),
             pool.submit(in_context, lambda: write(client, [1], table="full")),
         ]
-        wait_until(tables[0], lambda info: info.sample_stats.pending == 2)
-        wait_until(tables[1], lambda info: info.insert_stats.pending == 1)
+        probes[0].wait_until(lambda info: info.sample_stats.pending == 2)
+        probes[1].wait_until(lambda info: info.insert_stats.pending == 1)
         server.stop()
         if program_stops:
             context.stop.set()
@@ -355,8 +349,9 @@ def test_a_server_that_stops_first_does_not_make_nodes_fail(program_stops, monke
     client.close()
 
 
-def test_items_of_a_writer_that_went_away_are_withdrawn(serve):
+def test_items_of_a_writer_that_went_away_are_withdrawn(serve, watch):
     table = replay.Table.queue("queue", 2)
+    probe = watch(table)
     client = serve(table)
     address = client.server.address
     code = f"""
@@ -379,7 +374,7 @@ sys.stdin.read()
     finally:
         writer.kill()
         writer.communicate(timeout=WAIT_S)
-    wait_until(table, lambda info: info.insert_stats.pending == 0)
+    probe.wait_until(lambda info: info.insert_stats.pending == 0)
     assert client.sample_batch("queue", 2).data.tolist() == [0, 1]
 
 
