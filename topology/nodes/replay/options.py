@@ -11,7 +11,7 @@ import numpy.typing as npt
 from topology.nodes.replay.rate_limiters import RateLimiter
 from topology.nodes.replay.selectors import Selector
 
-__all__ = ["TableOptions", "check_priorities"]
+__all__ = ["TableOptions", "check_column_settings", "check_priorities"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,4 +68,19 @@ def check_priorities(table: str, priorities: npt.NDArray[np.float64]) -> None:
         first = int(wrong.argmax())
         raise ValueError(
             f"table {table!r}: priorities must be finite and not negative, got {priorities[first]} at position {first}"
+        )
+
+
+def check_column_settings(column: str, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
+    """Refuses settings of a writer's column that make no sense.
+
+    Raises:
+        ValueError: names the column and the setting.
+    """
+    if num_keep_alive_refs < 1:
+        raise ValueError(f"column {column}: num_keep_alive_refs ({num_keep_alive_refs}) must be >= 1")
+    if max_chunk_length is not None and not 1 <= max_chunk_length <= num_keep_alive_refs:
+        raise ValueError(
+            f"column {column}: max_chunk_length ({max_chunk_length}) must be between 1 and num_keep_alive_refs "
+            f"({num_keep_alive_refs})"
         )

@@ -19,6 +19,7 @@ from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.errors import CourierError, ReplayError
 from topology.nodes.replay.history import TrajectoryColumn
 from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
+from topology.nodes.replay.options import check_column_settings
 from topology.nodes.replay.sender import Backend, Sender
 from topology.nodes.replay.specs import LeafSpec
 from topology.nodes.replay.step_buffer import StepBuffer
@@ -146,15 +147,7 @@ class TrajectoryWriter:
         Raises:
             ValueError: a number is below 1, or `max_chunk_length` above `num_keep_alive_refs`.
         """
-        if num_keep_alive_refs < 1:
-            raise ValueError(
-                f"column {show_path(tuple(path))}: num_keep_alive_refs ({num_keep_alive_refs}) must be >= 1"
-            )
-        if max_chunk_length is not None and not 1 <= max_chunk_length <= num_keep_alive_refs:
-            raise ValueError(
-                f"column {show_path(tuple(path))}: max_chunk_length ({max_chunk_length}) must be between 1 and "
-                f"num_keep_alive_refs ({num_keep_alive_refs})"
-            )
+        check_column_settings(show_path(tuple(path)), num_keep_alive_refs, max_chunk_length)
         self._keep = max(self._keep, num_keep_alive_refs)
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:
