@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launch.import_guard import refuse_while_importing
 from launch.launch_types import LaunchType, flag_value, parse_launch_type
 from launch.plan import DEFAULT_NOTICE_S, Launcher, LaunchOptions
 from launch.processes import Processes
@@ -65,6 +66,7 @@ def launch(
         LaunchError: the platform refused. Nothing is left running.
     """
     del xm_resources, controller_xm_requirements
+    refuse_while_importing()
     launcher, kind = _launcher(launch_type)
     if termination_notice_s is None:
         termination_notice_s = flag_value("lp_termination_notice_secs")

@@ -21,6 +21,7 @@ from typing import Any, cast, final
 
 import cloudpickle
 
+from launch.import_guard import importing
 from launch.settings import Settings, nearest
 from topology.errors import ProgramError, TopologyError
 from topology.program import Program
@@ -190,7 +191,8 @@ def _add_to_path(directory: Path) -> None:
 
 def _load(load: Callable[[], ModuleType], what: str, name: str) -> ModuleType:
     try:
-        return load()
+        with importing(f"the command imported {what}"):
+            return load()
     except (Exception, SystemExit) as error:
         place = _place(error)
         raise ProgramError(

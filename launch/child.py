@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, final
 
 from launch.channel import Channel
+from launch.import_guard import importing
 from launch.outcome import Outcome, outcome_of
 from launch.python_process import PythonProcess
 from topology.context import NodeContext, StopToken, set_process_context
@@ -146,7 +147,8 @@ class _Node:
         return outcome
 
     def _entry(self) -> None:
-        entry = pickle.loads(self._setup.payload)
+        with importing(f"the node {self.context.name} imported what it needs"):
+            entry = pickle.loads(self._setup.payload)
         if self._setup.parse_flags and (absl_flags := sys.modules.get("absl.flags")) is not None:
             absl_flags.FLAGS(sys.argv, known_only=True)
         entry()

@@ -27,6 +27,7 @@ from typing import Any, NoReturn, final
 
 from launch import child, linux
 from launch.channel import Channel, Message, open_standard_files
+from launch.import_guard import importing
 
 __all__ = ["main"]
 
@@ -47,7 +48,8 @@ def main(config: dict[str, Any]) -> NoReturn:
     channel = Channel(socket.socket(fileno=config["fd"]))
     try:
         for name in config["preload"]:
-            importlib.import_module(name)
+            with importing(f"{name} was imported for all nodes"):
+                importlib.import_module(name)
     except BaseException:  # noqa: BLE001 - told to the launcher, which raises it
         channel.send({"event": "broken", "error": traceback.format_exc()})
         os._exit(1)

@@ -124,7 +124,7 @@ class ProcessBackend:
             context={name: getattr(context, name) for name in NodeContext.__dataclass_fields__ if name not in own},
             payload=dumps(node.executable.entry),
             module_path=module_path(),
-            argv=[*(sys.argv if parsed else sys.argv[:1]), *node.process.arguments()],
+            argv=[*sys.argv, *node.process.arguments()],
             parse_flags=parsed,
             directory=_current_directory(),
             notice_s=self._surroundings.plan.options.termination_notice_s,

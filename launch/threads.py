@@ -114,6 +114,9 @@ class _ThreadBackend:
             with contextlib.suppress(SystemExit):
                 outcome = outcome or outcome_of(error, stopping=self._stop_reason is not None, skip_frames=1)
                 self._end(node, worker, outcome)
+        # The error holds this frame by its traceback, and the frame must not hold the error: what the node's frames
+        # refer to, arrays among it, is to go now and in order, not in a garbage collection some time later.
+        del error, outcome
 
     def _end(self, node: int, worker: _Worker, outcome: Outcome) -> None:
         with worker.lock:

@@ -7,6 +7,7 @@ import io
 import logging
 import pickle
 import sys
+import types
 from collections.abc import Callable
 from typing import Any, final
 
@@ -24,7 +25,7 @@ _LRU_CACHED = functools._lru_cache_wrapper  # noqa: SLF001 - the type has no pub
 
 @final
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """Cloudpickle that also takes two things which scripts hold in globals.
+    """Cloudpickle that keeps file names of code, and also takes two things which scripts hold in globals.
 
     An `lru_cache`d function of `__main__` travels by value, empty, shared within one pickle. absl's `FLAGS` arrives as
     the `FLAGS` of the receiver, to which the flags that only the sender's script defined are added, with their values.
@@ -33,6 +34,10 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, _LRU_CACHED) and obj.__module__ == "__main__":
             return _cached, (obj.__wrapped__, obj.cache_parameters())
+        if isinstance(obj, types.CodeType):
+            # Cloudpickle leaves the file out; tracebacks of nodes are to show where the code is.
+            make, arguments = self.dispatch_table[types.CodeType](obj)
+            return make, tuple(obj.co_filename if part == "<dynamic-code>" else part for part in arguments)
         absl_flags = sys.modules.get("absl.flags")
         if absl_flags is not None and obj is absl_flags.FLAGS:
             return _absl_flags, (_picklable_flags(obj), obj.is_parsed())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 import topology as lp
+from topology.errors import ProgramStopped
 from topology.testing import no_leaks
 
 
@@ -222,3 +225,32 @@ def test_a_log_on_a_full_disk_is_said_once_and_the_node_goes_on(
     out, err = capsys.readouterr()
     assert "[talker/0] line 2" in out
     assert err.count("The log of talker/0 cannot be written any more") == 1
+
+
+def test_what_a_stopped_node_held_goes_without_a_garbage_collection() -> None:
+    """Frames that lie in cycles with their error go in no order: arrays that were being sent then crash CPython 3.11."""
+
+    class Held:
+        pass
+
+    held: list[weakref.ref[Held]] = []
+
+    def work() -> None:
+        thing = Held()
+        held.append(weakref.ref(thing))
+        lp.stop()
+        while not lp.wait_for_stop(0.01):
+            pass
+        raise ProgramStopped("as a call raises that the stop woke")
+
+    gc.collect()
+    gc.disable()
+    try:
+        run = lp.launch(lp.make_program(lp.PyNode(work)), "local_mt")
+        threads = [thread for thread in threading.enumerate() if thread.name == "pynode_0/0"]
+        run.wait()
+        for thread in threads:
+            thread.join(10)  # it reports its end a moment before
+        assert held[0]() is None
+    finally:
+        gc.enable()
