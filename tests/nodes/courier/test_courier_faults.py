@@ -49,7 +49,9 @@ CHILD = """
 import os, sys, threading
 from topology.nodes.courier import Server
 server = Server("child", address=sys.argv[1])
-server.bind("hang", lambda: threading.Event().wait(60))
+begun = []
+server.bind("hang", lambda: (begun.append(1), threading.Event().wait(60)))
+server.bind("begun", lambda: len(begun))
 server.bind("pid", os.getpid)
 server.start()
 print(server.address, flush=True)
@@ -72,7 +74,7 @@ def test_a_killed_server_fails_calls_at_once_and_its_successor_is_found(closing,
     client = new_client(where)
     first = client.pid()
     calls = [in_thread(client.hang), client.futures.hang()]
-    while within(10, client.pid) != first:
+    while within(10, client.begun) < len(calls):
         pass
     os.kill(child.pid, signal.SIGKILL)
     for call in calls:
@@ -503,6 +505,22 @@ def test_a_request_before_the_proof_is_not_run(new_server):
             received += chunk
     assert received[1] == wire.Kind.DENIED
     assert not sprung.is_set()
+
+
+@pytest.mark.parametrize("style", ["blocking", "future"])
+def test_a_server_that_goes_away_during_the_handshake_is_waited_for(new_server, new_client, style):
+    with socket.create_server(("localhost", 0)) as listener:
+        listener.settimeout(10)
+        port = listener.getsockname()[1]
+        client = new_client(f"localhost:{port}")
+        call = in_thread(client.ping) if style == "blocking" else client.futures.ping()
+        sock, _ = listener.accept()
+        assert sock.recv(1 << 16)
+        sock.close()
+    server = new_server(port=port)
+    server.bind("ping", lambda: "pong")
+    server.start()
+    assert call.result(20) == "pong"
 
 
 def test_serving_beyond_this_machine_needs_a_secret(new_server):

@@ -1,9 +1,13 @@
-"""Futures: many calls at a time on one connection, with a thread that always reads the replies.
+"""Futures: many calls at a time on one connection, and whoever reads their replies.
 
-A caller's thread writes its call itself while few are under way, and always if it is large, without copying it. What is
-small and one of many is put into the outbox and goes out with others. The reader opens the connection, again after it
-broke, empties the outbox, and completes the futures. It never blocks on anything but readiness: a client that waits to
-write while the server waits for it to read would wait for ever.
+There is a thread that reads whenever nobody else does: a client that waits to write while the server waits for it to
+read would wait for ever. It opens the connection, again after it broke, and completes the futures. When a caller
+blocks in `result`, alone, it takes the reader's seat and completes what arrives itself: every hand-over between threads
+costs more than a call. The reader then stands by; it takes the seat again when no caller has read for a few
+milliseconds, and at once when somebody waits in another way: with a callback, in `concurrent.futures.wait`, in a second
+thread, for room. What is to run callbacks, or to wake others, is left to the reader.
+
+Who has the seat never blocks on anything but readiness, and writes what waits in the outbox.
 """
 
 from __future__ import annotations
@@ -15,29 +19,30 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import final
+from threading import get_ident
+from time import monotonic
+from typing import Any, final
 
 from topology import errors
-from topology.clock import SYSTEM_CLOCK, Deadline
+from topology.clock import Deadline
 from topology.nodes.courier.calls import CallFuture
-from topology.nodes.courier.connection import Connection, NotDelivered, TimedOut, broken
+from topology.nodes.courier.connection import Connection, TimedOut, broken
 from topology.nodes.courier.options import ClientOptions
-from topology.nodes.courier.wire import Buffer, Kind, WireError, encode, payload_bytes
+from topology.nodes.courier.outbox import Outbox
+from topology.nodes.courier.pending import Pending
+from topology.nodes.courier.seat import Seat
+from topology.nodes.courier.wire import JOIN_BYTES, Buffer, Frame, Kind, WireError, encode, encode_small, payload_bytes
 
 __all__ = ["AFTER_STOP_S", "Channel"]
 
 AFTER_STOP_S = 2.0
 """What a call made after the program's stop may take: enough to say goodbye, not enough to hold up the end."""
 
-_GATHER_FROM = 4
-"""With so many calls under way, further ones are gathered and go out together: when there are `_GATHER_CALLS`, or as
-soon as the reader runs. Sending each at once would wake the server and then the reader for every one of them."""
-
-_GATHER_CALLS = 24
-_SMALL_BYTES = 1 << 14
+_FEW = 4  # calls under way, up to which each is sent at once
 _RETRY_S = 0.001
+_BELL_BYTES = 64
 
-_CANCEL_ID = 0
+_REQUEST = int(Kind.REQUEST)  # an enum's attributes are slow to look up
 
 
 @final
@@ -59,26 +64,24 @@ class Channel:
     ) -> None:
         self._address = address
         self._options = options
-        self._max_bytes = options.max_in_flight_bytes
         self._connect = connect
         self._ids = itertools.count(1)
+        self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._reader_id = 0
         self._closed = False
         self._stopped = False
-        self._counting = threading.Lock()  # guards the next four
-        self._room = threading.Condition(self._counting)  # there is more
-        self._waiting_for_room = 0
-        self._pending: dict[int, CallFuture] = {}
-        self._bytes = 0
-        self._gate = threading.Lock()  # guards the next five; never held for long
-        self._work = threading.Condition(self._gate)  # there is something to connect for
-        self._outbox: deque[tuple[int, bytes]] = deque()
-        self._connection: Connection | None = None
-        self._reader_awake = True
-        self._bell: socket.socket | None = None
-        self._writing = threading.Lock()  # held by who writes to the socket, maybe for long; guards the next
-        self._leftover = b""  # of what the reader began to write
+        self._pending = Pending(options.max_in_flight, options.max_in_flight_bytes, self.attend)
+        self._out = Outbox(self._pending.calls)
+        self._settled: deque[tuple[CallFuture, Any, Exception | None]] = (
+            deque()
+        )  # by a caller; to be told by the reader
+        self._seat = Seat(self._out, self._is_needed, self._tell)  # guards the next five
+        self._poll = select.poll()
+        self._heard: socket.socket | None = None
+        self._frames: deque[Frame] = deque()  # that were read and not yet dealt with
+        self._receiving = False  # an exception now would lose a reply
+        self._ended: BaseException | None = None  # why a caller could not read on
 
     # --- calls ---------------------------------------------------------------------------------------------------
 
@@ -91,113 +94,106 @@ class Channel:
             buffers: theirs.
             raw: have the future give a `RawReply`.
         """
-        size = payload_bytes(body, buffers)
+        size = payload_bytes(body, buffers) if buffers else len(body)
         limit_s = self._limit()
-        expires = 0.0 if limit_s is None else SYSTEM_CLOCK.monotonic() + limit_s
-        future = CallFuture(next(self._ids), name, size, expires, raw, self._cancelled)
-        parts = encode(Kind.REQUEST, future.call_id, name.encode(), body, buffers)
-        with self._counting:
-            if len(self._pending) >= self._options.max_in_flight or self._bytes + size > self._max_bytes:
-                self._wait_for_room(size)
-            if self._closed:
-                raise self._closed_error()
-            self._pending[future.call_id] = future
-            self._bytes += size
+        expires = 0.0 if limit_s is None else monotonic() + limit_s
+        call_id = next(self._ids)
+        future = CallFuture(call_id, name, size, expires, raw, self)
+        if buffers or size >= JOIN_BYTES:
+            parts = encode(_REQUEST, call_id, name.encode(), body, buffers)
+        else:
+            parts = [encode_small(_REQUEST, call_id, name.encode(), bytes(body))]
+        me = get_ident()
+        # Who reads makes room for others, and must wait neither for that nor for the server to read.
+        reads = me in {self._reader_id, self._seat.caller}
+        self._pending.add(future, must_not_block=reads)
+        if self._closed:
+            self._fail(call_id, self._closed_error())  # it may have come too late for `close`
+            raise self._closed_error()
+        if self._thread is None:
+            self._start()
+        self._out.send(call_id, parts, few=len(self._pending.calls) < _FEW, must_not_block=reads)
+        return future
+
+    def _start(self) -> None:
+        with self._starting:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=f"courier {self._address}", daemon=True)
                 self._thread.start()
-        self._send(future.call_id, parts)
-        return future
 
-    def _wait_for_room(self, size: int) -> None:
-        if threading.get_ident() == self._reader_id:
-            return  # a callback of a future: the thread that makes room must not wait for it
-        while not self._closed and self._pending:
-            if len(self._pending) < self._options.max_in_flight and self._bytes + size <= self._max_bytes:
-                return
-            self._waiting_for_room += 1
-            self._room.wait()
-            self._waiting_for_room -= 1
-
-    def _send(self, call_id: int, parts: list[Buffer]) -> None:
-        by_reader = threading.get_ident() == self._reader_id
-        large = len(parts) > 1 or len(parts[0]) >= _SMALL_BYTES
-        own: list[Buffer] | None = parts
-        with self._gate:
-            connection = self._connection
-            few = len(self._pending) < _GATHER_FROM and not self._outbox
-            if connection is None or by_reader or not (large or few):
-                # A copy, where the parts are views: the caller may change its arrays as soon as we return.
-                self._post(call_id, b"".join(parts))
-                own = None
-                if connection is None or by_reader or len(self._outbox) < _GATHER_CALLS:
-                    return
-        with self._writing:
-            self._write(connection, call_id, own)
-
-    def _post(self, call_id: int, message: bytes) -> None:
-        """Leaves a message to the reader. Holding the gate."""
-        self._outbox.append((call_id, message))
-        if self._reader_awake:
-            if self._connection is None:
-                self._work.notify()
-        elif len(self._outbox) == 1 and self._bell is not None:
-            self._bell.send(b"\0")
-
-    def _write(self, connection: Connection, call_id: int, own: list[Buffer] | None) -> None:
-        """Writes what waits, and then `own`; blocks until that is done. Holding the lock for writing."""
-        try:
-            while self._leftover or self._fill():
-                connection.send([self._leftover])
-                self._leftover = b""
-            if own is not None:
-                connection.send(own)
-        except (NotDelivered, TimedOut):
-            connection.shutdown()  # the reader meets the same end and connects anew
-            with self._gate:
-                if self._connection is connection:
-                    self._connection = None
-                if own is not None:  # incomplete at best, so that the server cannot act on it
-                    self._post(call_id, b"".join(own))
-
-    def _fill(self) -> bool:
-        """Takes what waits in the outbox to be written next; returns whether there is anything."""
-        with self._gate:
-            if not self._outbox:
-                # From here on, who posts must ring. If this is not the reader, it is told once too often.
-                self._reader_awake = False
-                return False
-            pending = self._pending
-            self._leftover = b"".join([text for key, text in self._outbox if key in pending or key == _CANCEL_ID])
-            self._outbox.clear()
-        return True
-
-    def _cancelled(self, future: CallFuture) -> None:
-        if self._take(future.call_id) is None:
+    def _settle(self, future: CallFuture, value: Any, error: Exception | None) -> None:
+        """Completes a future. What concerns others than a caller that reads is left to the reader."""
+        if future.finish(value, error):
             return
-        with self._gate:
-            if self._connection is not None:
-                (message,) = encode(Kind.CANCEL, future.call_id, b"", b"")
-                self._post(_CANCEL_ID, bytes(message))
+        if get_ident() == self._seat.caller:
+            self._settled.append((future, value, error))
+            self.attend()
+        else:
+            future.complete(value, error)
 
-    def _take(self, call_id: int) -> CallFuture | None:
-        with self._counting:
-            future = self._pending.pop(call_id, None)
-            if future is not None:
-                self._bytes -= future.size
-                if self._waiting_for_room:
-                    self._room.notify()
-            return future
+    # --- what futures ask for ------------------------------------------------------------------------------------
+
+    def cancelled(self, future: CallFuture) -> None:
+        if self._pending.take(future.call_id) is not None:
+            self._out.cancel(future.call_id)
+
+    def watch(self, future: CallFuture) -> None:
+        self._pending.watch(future.call_id)
+        self.attend()
+
+    def attend(self) -> None:
+        self._seat.attend()
+
+    def drive(self, future: CallFuture, timeout_s: float | None) -> None:
+        connection, me = self._out.connection, get_ident()
+        if connection is None:
+            return
+        end = None if timeout_s is None else monotonic() + timeout_s
+        seat = self._seat
+        if me == self._reader_id:  # called from a callback, or from what unpickling a reply ran
+            with seat.lock:
+                self._drive(connection, future, end)
+            if self._ended is not None and not future.over:  # nobody else would find that out
+                self._fail(future.call_id, self._end_error() or broken(self._address, repr(future.name), self._ended))
+            return
+        outer = seat.caller == me  # called from what unpickling a reply ran
+        try:
+            if seat.claim(me, unless=self._is_needed):
+                with seat.lock:
+                    self._drive(connection, future, end)
+        finally:
+            if not outer:
+                seat.leave(me)
+
+    def _drive(self, connection: Connection, future: CallFuture, end: float | None) -> None:
+        """Reads, holding the seat, until the future is done, the time is over or the connection has ended."""
+        try:
+            while self._out.connection is connection and self._ended is None and not future.over:
+                if end is not None and monotonic() >= end:
+                    return
+                if self._settled and get_ident() == self._reader_id:
+                    self._tell()
+                else:
+                    self._turn(connection, future, end)
+        except (EOFError, OSError, WireError, TimedOut) as error:
+            self._ended = error
+        except BaseException as error:
+            if self._receiving:
+                self._ended = error  # a reply may be lost
+            raise
+        finally:
+            self._out.awake = True
 
     # --- the reader ----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        self._reader_id = threading.get_ident()
-        self._bell, heard = socket.socketpair()
-        with self._bell, heard:
+        self._reader_id = get_ident()
+        heard = self._heard = self._out.open_bell()
+        out = self._out
+        try:
             while True:
-                with self._gate:
-                    self._work.wait_for(lambda: self._outbox or self._closed)
+                with out.gate:
+                    out.work.wait_for(lambda: out.waiting or self._closed)
                 if self._closed:
                     return
                 try:
@@ -206,6 +202,9 @@ class Channel:
                     self._fail_all(error)
                 else:
                     self._serve(connection, heard)
+        finally:
+            heard.close()
+            out.close_bell()
 
     def _open(self) -> Connection:
         connect = self._connect()
@@ -214,60 +213,93 @@ class Channel:
         return connect(Deadline(None), self._expire)
 
     def _serve(self, connection: Connection, heard: socket.socket) -> None:
-        """Reads from one connection until it ends."""
-        poll = connection.poller(heard)
-        with self._gate:
-            self._connection = connection
+        """Sees to it that one connection is read until it ends."""
+        with self._seat.lock, self._out.gate:
+            self._poll = connection.poller(heard)
+            self._frames.clear()
+            self._ended = None
+            self._receiving = False
+            self._out.connection = connection
         try:
             while True:
-                self._turn(connection, heard, poll)
+                self._read(connection)
+                self._seat.stand_by()
         except (EOFError, OSError, WireError, TimedOut) as error:
             connection.shutdown()  # frees the lock if somebody is blocked in writing
-            with self._writing, self._gate:
-                self._connection = None
-                self._reader_awake = True
-                self._leftover = b""
-                self._outbox = deque(entry for entry in self._outbox if entry[0] in self._pending)
-            connection.close()
+            with self._seat.lock:
+                self._out.disconnect()
+                connection.close()
             self._fail_sent(error)
 
-    def _turn(self, connection: Connection, heard: socket.socket, poll: select.poll) -> None:
-        """Writes what it can, waits for readiness, reads what there is."""
+    def _read(self, connection: Connection) -> None:
+        """Reads, in the reader's thread, until a caller wants to."""
+        seat = self._seat
+        with seat.lock:
+            seat.reader_seated = True
+            try:
+                while not seat.caller:
+                    self._check_ended()
+                    self._tell()
+                    self._turn(connection, None, None)
+            finally:
+                seat.reader_seated = False
+
+    def _check_ended(self) -> None:
+        """Raises what ended the reading of a caller, or at the end of the client."""
+        error = EOFError("the client is closed") if self._closed else self._ended
+        if isinstance(error, (EOFError, OSError, WireError, TimedOut)):
+            raise error
+        if error is not None:
+            raise EOFError(f"{type(error).__name__} in the thread that read replies")
+
+    def _is_needed(self) -> bool:
+        return bool(self._pending.need_reader or self._settled or self._ended or self._closed)
+
+    def _tell(self) -> None:
+        """Completes the futures that callers have left to the reader."""
+        while self._settled:
+            future, value, error = self._settled.popleft()
+            future.complete(value, error)
+            del future, value, error  # they must not live on here
+
+    def _turn(self, connection: Connection, future: CallFuture | None, end: float | None) -> None:
+        """Writes what it can, waits for readiness, reads what there is; no longer than for `future`. In the seat."""
+        self._deal()
         patience_s = self._patience()
-        outcome = self._push(connection)
+        if end is not None:
+            left_s = max(0.0, end - monotonic())
+            patience_s = left_s if patience_s is None else min(patience_s, left_s)
+        outcome = self._out.push(falls_asleep=True)
+        if future is not None and future.over:
+            return  # looked at after falling asleep: who cancels it from now on rings
+        poll = self._poll
         if outcome == "full":
             poll.modify(connection.sock, select.POLLIN | select.POLLOUT)
         elif outcome == "busy":  # whoever writes does not know of what was posted since
             patience_s = _RETRY_S if patience_s is None else min(patience_s, _RETRY_S)
         ready = dict(poll.poll(None if patience_s is None else patience_s * 1e3))
-        self._reader_awake = True
+        self._out.awake = True
         if outcome == "full":
             poll.modify(connection.sock, select.POLLIN)
-        if heard.fileno() in ready:
-            heard.recv(_GATHER_CALLS)
+        if self._heard is not None and self._heard.fileno() in ready:
+            self._heard.recv(_BELL_BYTES)
         if ready.get(connection.sock.fileno(), 0) & ~select.POLLOUT:
-            for frame in connection.receive_all():
-                future = self._take(frame.id)
-                if future is not None:
-                    future.receive(frame, self._address, self._options.max_message_bytes)
-                del future  # it must not live on here until the next reply
+            self._receiving = True
+            self._frames += connection.receive_all()
+            self._deal()
+            self._receiving = False
         elif not ready:
             self._expire()
 
-    def _push(self, connection: Connection) -> str:
-        """Writes what waits, without blocking; returns "done", "full" (the socket) or "busy" (somebody else writes)."""
-        if not self._writing.acquire(blocking=False):
-            return "busy"
-        try:
-            while self._leftover or self._fill():
-                try:
-                    sent = connection.sock.send(self._leftover, socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    return "full"
-                self._leftover = self._leftover[sent:]
-        finally:
-            self._writing.release()
-        return "done"
+    def _deal(self) -> None:
+        """Completes the futures of the replies that were read."""
+        frames, address, max_bytes = self._frames, self._address, self._options.max_message_bytes
+        while frames:
+            frame = frames.popleft()
+            future = self._pending.take(frame.id)
+            if future is not None:
+                self._settle(future, *future.outcome(frame, address, max_bytes))
+            del future  # it must not live on here until the next reply
 
     def _limit(self) -> float | None:
         """Seconds that a call made now may take."""
@@ -281,15 +313,15 @@ class Channel:
         limit_s = self._limit()
         if limit_s is None:
             return None
-        first = next(iter(self._pending.values()), None)
+        first = self._pending.first()
         # All calls have the same limit, so one that is made while we wait expires later than this wait ends.
-        return limit_s if first is None else max(0.0, first.expires - SYSTEM_CLOCK.monotonic())
+        return limit_s if first is None else max(0.0, first.expires - monotonic())
 
     def _expire(self) -> None:
         if self._limit() is None:
             return
-        now = SYSTEM_CLOCK.monotonic()
-        for call_id, future in list(self._pending.items()):
+        now = monotonic()
+        for call_id, future in self._pending.list():
             if future.expires > now:
                 return
             self._fail(call_id, self._end_error() or self._overdue(future))
@@ -313,21 +345,21 @@ class Channel:
         return errors.CourierClosed(f"the client of {self._address} is closed")
 
     def _fail(self, call_id: int, error: Exception) -> None:
-        future = self._take(call_id)
+        future = self._pending.take(call_id)
         if future is not None:
-            future.fail(error)
+            self._settle(future, None, error)
 
     def _fail_all(self, error: Exception) -> None:
-        with self._gate:
-            self._outbox.clear()
-        for call_id in list(self._pending):
+        with self._out.gate:
+            self._out.waiting.clear()
+        for call_id in list(self._pending.calls):
             self._fail(call_id, error)
 
     def _fail_sent(self, cause: BaseException) -> None:
         """Fails the calls that the server may have begun; those that it cannot have are sent again."""
-        with self._gate:
-            unsent = {call_id for call_id, _ in self._outbox}
-        for call_id, future in list(self._pending.items()):
+        with self._out.gate:
+            unsent = {call_id for call_id, _ in self._out.waiting}
+        for call_id, future in self._pending.list():
             if call_id not in unsent:
                 self._fail(call_id, self._end_error() or broken(self._address, repr(future.name), cause))
 
@@ -336,7 +368,7 @@ class Channel:
     def stop(self) -> None:
         """The program stops: fails the calls under way; later ones get `AFTER_STOP_S`."""
         self._stopped = True
-        connection = self._connection
+        connection = self._out.connection
         if connection is not None:
             connection.shutdown()  # also wakes who is blocked in writing; a later call connects anew
         error = self._end_error()
@@ -345,14 +377,14 @@ class Channel:
 
     def close(self, *, wait: bool = True) -> None:
         """Fails the calls under way and ends the reader."""
-        with self._counting:
-            self._closed = True
-            self._room.notify_all()
-        connection = self._connection
+        self._closed = True
+        self._pending.close()
+        connection = self._out.connection
         if connection is not None:
             connection.shutdown()
-        with self._gate:
-            self._work.notify_all()
+        with self._out.gate:
+            self._out.work.notify_all()
+        self.attend()
         self._fail_all(self._closed_error())
         thread = self._thread
         if wait and thread is not None and thread is not threading.current_thread():
@@ -360,6 +392,7 @@ class Channel:
 
     def forget(self) -> None:
         """In a forked child: closes this process's copies of the sockets."""
-        for sock in (self._connection, self._bell):
-            if sock is not None:
-                sock.close()
+        self._seat.forget()
+        self._out.forget()
+        if self._heard is not None:
+            self._heard.close()

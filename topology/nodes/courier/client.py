@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Self, final
+from typing import Any, Self, TypeVar, final
 
 from topology.context import try_get_context
 from topology.nodes.courier.calls import RawReply
@@ -16,6 +16,8 @@ from topology.nodes.courier.options import ClientOptions, seconds
 from topology.nodes.courier.wire import Buffer
 
 __all__ = ["Client", "ClientOptions", "list_methods", "raw_caller"]
+
+_MAX_REMEMBERED = 256  # names of methods: a program has a few, but somebody may make them up
 
 
 class Client:
@@ -51,15 +53,17 @@ class Client:
         **limits: int,
     ) -> None:
         context = try_get_context()
-        self._core = Core(
-            str(server_address),
-            ClientOptions(
-                call_timeout_s=seconds(call_timeout),
-                wait_for_ready=wait_for_ready,
-                secret=secret or (context.secret if context else b""),
-                **limits,
-            ),
+        options = ClientOptions(
+            call_timeout_s=seconds(call_timeout),
+            wait_for_ready=wait_for_ready,
+            secret=secret or (context.secret if context else b""),
+            **limits,
         )
+        self._attach(Core(str(server_address), options))
+
+    def _attach(self, core: Core) -> None:
+        self._core = core
+        self._futures = _Futures(core)
 
     @property
     def address(self) -> str:
@@ -69,12 +73,12 @@ class Client:
     @property
     def futures(self) -> _Futures:
         """The same methods, returning futures."""
-        return _Futures(self._core)
+        return self._futures
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return functools.partial(self._core.call, name)
+        return _remember(self.__dict__, name, functools.partial(self._core.call, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._core.call("__call__", *args, **kwargs)
@@ -105,7 +109,7 @@ def _rebuild(cls: type[Client], address: str, options: ClientOptions) -> Client:
     context = try_get_context()
     if not options.secret and context:
         options = replace(options, secret=context.secret)
-    client._core = Core(address, options)  # noqa: SLF001 - this is the class's own constructor
+    client._attach(Core(address, options))  # noqa: SLF001 - this is the class's own constructor
     return client
 
 
@@ -119,11 +123,19 @@ def raw_caller(client: Client) -> Callable[[str, Buffer, Sequence[Buffer]], Futu
     return client._core.submit_raw  # noqa: SLF001 - a method of that name would hide a remote one
 
 
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _remember(attributes: dict[str, Any], name: str, method: _F) -> _F:
+    """Makes `method` an attribute, so that it is found at once the next time."""
+    if len(attributes) < _MAX_REMEMBERED:
+        attributes[name] = method
+    return method
+
+
 @final
 class _Futures:
     """`client.futures`."""
-
-    __slots__ = ("_core",)
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -131,7 +143,7 @@ class _Futures:
     def __getattr__(self, name: str) -> Callable[..., Future[Any]]:
         if name.startswith("_"):
             raise AttributeError(f"client.futures has no attribute {name!r}")
-        return functools.partial(self._core.submit, name)
+        return _remember(self.__dict__, name, functools.partial(self._core.submit, name))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Future[Any]:
         return self._core.submit("__call__", *args, **kwargs)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pickle
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from time import monotonic
 from typing import Any, final
 
 from topology import errors
@@ -21,7 +23,7 @@ from topology.nodes.courier.channel import AFTER_STOP_S, Channel
 from topology.nodes.courier.connection import Connection, NotDelivered, TimedOut, broken
 from topology.nodes.courier.handshake import Denied
 from topology.nodes.courier.options import ClientOptions
-from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError, encode, payload_bytes
+from topology.nodes.courier.wire import JOIN_BYTES, Buffer, Frame, Kind, WireError, encode, encode_small, payload_bytes
 
 __all__ = ["Core"]
 
@@ -41,6 +43,8 @@ class Core:
     def __init__(self, address: str, options: ClientOptions) -> None:
         self.address = address
         self.options = options
+        self._timeout_s = options.call_timeout_s
+        self._max_bytes = options.max_message_bytes
         self._closed = False
         self._stopped = False
         self._token: StopToken | None = None
@@ -71,10 +75,14 @@ class Core:
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         body, buffers = self._encode(name, args, kwargs)
-        frame = self._exchange(name, encode(_REQUEST, 0, name.encode(), body, buffers))
-        if frame.kind == _REPLY:
-            return codec.decode(frame.body, frame.buffers)
-        raise codec.decode_error(frame.body)
+        if buffers or len(body) >= JOIN_BYTES:
+            parts = encode(_REQUEST, 0, name.encode(), body, buffers)
+        else:
+            parts = [encode_small(_REQUEST, 0, name.encode(), body)]
+        kind, _, _, result, buffers, _ = self._exchange(name, parts)
+        if kind == _REPLY:
+            return codec.decode(result, buffers) if buffers else pickle.loads(result)
+        raise codec.decode_error(result)
 
     def list_methods(self) -> list[str]:
         frame = self._exchange("list_methods", encode(Kind.LIST, 0, b"", b""))
@@ -96,7 +104,7 @@ class Core:
         except Exception as error:
             error.add_note(f"while pickling the arguments of {name!r} for {self.address}")
             raise
-        if buffers or len(body) > self.options.max_message_bytes:
+        if buffers or len(body) > self._max_bytes:
             self._check_size(name, body, buffers)
         return body, buffers
 
@@ -110,15 +118,18 @@ class Core:
 
     def _exchange(self, name: str, parts: list[Buffer]) -> Frame:
         """Sends a request and blocks for its reply, in this thread, on a connection of its own."""
-        timeout_s = self.options.call_timeout_s
+        timeout_s = self._timeout_s
         if self._stopped:
             timeout_s = min(timeout_s or AFTER_STOP_S, AFTER_STOP_S)
-        deadline = Deadline(timeout_s) if timeout_s is not None else None
+        began = 0.0 if timeout_s is None else monotonic()
         while True:
-            connection, fresh = self._check_out(name, deadline)
+            connection, fresh = self._check_out(name, timeout_s, began)
             try:
+                connection.send(parts)
                 # The kernel keeps the usual time limit; only what began late or takes several reads must be counted.
-                frame = connection.exchange(parts, deadline, counted=fresh or self._stopped)
+                frame = None if fresh or self._stopped else connection.receive_at_once()
+                if frame is None:
+                    frame = connection.receive(_deadline(timeout_s, began))
             except NotDelivered as error:
                 self._drop(connection)
                 if fresh or self._stopped or self._closed:
@@ -137,8 +148,8 @@ class Core:
                 self._idle.append(connection)
                 if self._closed:
                     self._close_idle()  # it may have missed this one
-                if frame.size > self.options.max_message_bytes:
-                    check_result(frame, name, self.address, self.options.max_message_bytes)
+                if frame.size > self._max_bytes:
+                    check_result(frame, name, self.address, self._max_bytes)
                 return frame
 
     def _overdue(self, name: str) -> errors.CourierError:
@@ -160,19 +171,19 @@ class Core:
 
     # --- connections ---------------------------------------------------------------------------------------------
 
-    def _check_out(self, name: str, deadline: Deadline | None) -> tuple[Connection, bool]:
-        """A connection for one call, and whether it is new."""
+    def _check_out(self, name: str, timeout_s: float | None, began: float) -> tuple[Connection, bool]:
+        """A connection for one call that began then, and whether it is new."""
         while self._idle:
             try:
                 connection = self._idle.pop()  # the one used last: its buffers are warm
             except IndexError:
                 break  # another thread took it
             self._busy.add(connection)
-            if not connection.ended():
+            if not (connection.ends_silently and connection.ended()):
                 return connection, False
             self._drop(connection)
         try:
-            connection = self.connect(deadline or Deadline(None))
+            connection = self.connect(_deadline(timeout_s, began))
         except TimedOut as error:
             late = self._overdue(name)
             late.add_note(f"while connecting: {error}")
@@ -299,6 +310,11 @@ class Core:
     def __del__(self) -> None:
         # Here and not in Client: a method taken from a client works on when that is gone.
         self.close(wait=False)
+
+
+def _deadline(timeout_s: float | None, began: float) -> Deadline:
+    """The end of what may take so long and has begun then, on the system's monotonic clock."""
+    return Deadline(None if timeout_s is None else max(0.0, began + timeout_s - monotonic()))
 
 
 _cores: weakref.WeakSet[Core] = weakref.WeakSet()

@@ -8,17 +8,19 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any, final
 
+from topology.nodes.courier.crew import Crew
 from topology.nodes.courier.handlers import Handlers, Request
-from topology.nodes.courier.methods import FAST_S, Method
+from topology.nodes.courier.inline import Inline
+from topology.nodes.courier.methods import Method
 from topology.nodes.courier.options import ServerOptions
 from topology.nodes.courier.peer import Peer
 from topology.nodes.courier.poller import READ, WRITE, Poller
 from topology.nodes.courier.reception import Reception
+from topology.nodes.courier.stay import Stay
 from topology.nodes.courier.transport import Listener
-from topology.nodes.courier.wire import Buffer, Frame, Kind, WireError
+from topology.nodes.courier.wire import Frame, Kind, WireError
 
 __all__ = ["Engine"]
 
@@ -58,20 +60,18 @@ class Engine:
         # Only the leader touches these; they are here so that a new leader goes on where the old one was.
         self._ready: deque[tuple[int, int]] = deque()
         self._arrived: deque[tuple[Peer, Frame]] = deque()
-        self._held: list[Buffer] = []
-        self._held_for: Peer | None = None
-        self._held_since = 0.0
+        self._inline = Inline(self._handlers)
         # Leadership: who acquires this lock leads until it is released, by the leader or by the watchdog.
         self._baton = threading.Lock()
-        self._inline: list[tuple[Method, float]] = []  # the handler that the leader runs; whoever pops it may go on
+        self._stays: list[Stay] = []
+        self._most_stays = self._size // 4  # the others are for everybody else
+        self._returned: deque[Stay] = deque()  # with frames that were not begun; the leader is told by the bell
         self._lock = threading.Lock()  # guards the following
         self._followers = 0
         self._active = 0
         self._backlog: deque[Request] = deque()
         self._finished_calls = 0
-        self._threads: list[threading.Thread] = []
-        self._end_lock = threading.Lock()
-        self._alive = 0  # threads
+        self._crew = Crew(name, self._close)
         self._turns = 0
         self._watching = False
         self._watch = threading.Event()
@@ -80,25 +80,8 @@ class Engine:
     def start(self) -> None:
         self._poller.add(self._bell.fileno(), READ)
         self._reception.open()
-        self._spawn(self._watchdog, "watchdog")
+        self._crew.spawn(self._watchdog, "watchdog")
         self._add_follower()
-
-    def _spawn(self, run: Callable[[], None], role: str) -> None:
-        def live() -> None:
-            try:
-                run()
-            finally:
-                with self._end_lock:
-                    self._alive -= 1
-                    last = not self._alive
-                if last:
-                    self._close()
-
-        with self._end_lock:
-            self._alive += 1
-        thread = threading.Thread(target=live, name=f"{self._name} {role}", daemon=True)
-        self._threads.append(thread)
-        thread.start()
 
     def stop(self) -> None:
         """Ends every conversation."""
@@ -113,16 +96,12 @@ class Engine:
             self._backlog.clear()
 
     def join(self, timeout_s: float) -> None:
-        end = time.monotonic() + timeout_s
-        for thread in list(self._threads):
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, end - time.monotonic()))
-        late = [t.name for t in self._threads if t.is_alive() and t is not threading.current_thread()]
-        if late:
-            _logger.warning("server %r stopped while %d handlers still run", self._name, len(late))
+        self._crew.join(timeout_s)
 
     def _close(self) -> None:
         """The last thread is leaving: nobody uses these any more."""
+        for stay in self._returned:
+            stay.peer.release()
         for peer in list(self._reception.peers.values()):
             peer.close()
         self._bell.close()
@@ -139,16 +118,17 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         return {
             "connections": len(self._reception.peers),
-            "threads": sum(thread.is_alive() for thread in self._threads),
-            "running": self._active,
+            "threads": self._crew.alive,
+            "running": self._active - sum(not stay.inline.running for stay in list(self._stays)),
             "queued": len(self._backlog),
+            "staying": len(self._stays),
         }
 
     # --- threads -------------------------------------------------------------------------------------------------
 
     def _add_follower(self) -> None:
         self._followers += 1
-        self._spawn(self._follow, "worker")
+        self._crew.spawn(self._follow, "worker")
 
     def _follow(self) -> None:
         """Life of a pool thread: wait for leadership, lead until it is passed on, run the handler, again."""
@@ -188,7 +168,7 @@ class Engine:
 
     def _lead(self) -> Request | None:
         """Serves as leader until a slow request comes; returns it, or None at the end, having passed leadership on."""
-        self._send_held()  # of a leader that got stuck
+        self._inline.send_held()  # of a leader that got stuck
         while not self._stopping:
             if self._arrived:
                 leads, request = self._serve(*self._arrived.popleft())
@@ -197,8 +177,7 @@ class Engine:
             elif self._ready:
                 self._take(*self._ready.popleft())
             else:
-                if self._held:
-                    self._send_held()
+                self._inline.send_held()
                 self._turns += 1
                 self._ready += self._poller.wait(self._reception.patience() if self._reception.unproven else None)
         self._baton.release()
@@ -209,54 +188,74 @@ class Engine:
         request = self._route(peer, frame)
         while request is not None:
             if not request[2].fast:
-                self._send_held()
+                self._inline.send_held()
                 self._promote()
                 return False, request
             leads = self._run_inline(request)
             request = self._next()
             if not leads:
                 return False, request
+        if peer.regular.proven and not self._arrived:
+            stay = self._begin_stay(peer)
+            if stay is not None:
+                return False, self._stay(stay)
         return True, None
 
     def _run_inline(self, request: Request) -> bool:
         """Runs a handler as leader; returns whether this thread still leads."""
-        began = time.monotonic()
-        self._inline.append((request[2], began))
-        if not self._watching:  # looked at after telling what we do, as the watchdog looks after falling asleep
+        if not self._watching:
             self._watch.set()
-        parts = self._handlers.perform(request)
-        ended = time.monotonic()
+        return self._inline.run(request, bool(self._arrived) and self._arrived[0][0] is request[0])
+
+    # --- stays ---------------------------------------------------------------------------------------------------
+
+    def _begin_stay(self, peer: Peer) -> Stay | None:
+        """Takes what a stay needs: one of the threads for handlers, and the connection."""
+        with self._lock:
+            if len(self._stays) >= self._most_stays or self._active >= self._size or not peer.hold():
+                return None
+            self._active += 1
+            stay = Stay(peer, self._handlers, self._is_needed)
+            self._stays.append(stay)
+            return stay
+
+    def _is_needed(self) -> bool:
+        return self._stopping or bool(self._backlog)
+
+    def _stay(self, stay: Stay) -> Request | None:
+        """Serves one connection only, having passed leadership on; returns the next request for this thread."""
+        self._inline.send_held()
+        self._promote()
+        self._watch.set()
         try:
-            self._inline.pop()
-        except IndexError:  # the watchdog was here, and has noted what it saw
-            self._handlers.reply(request, parts)
-            return False
-        if parts is not None:
-            self._reply_or_hold(request, parts, ended)
-        request[2].took(ended - began)  # after the reply: by now the caller goes on
-        return True
+            if stay.serve():
+                self._give_back(stay)
+        except (EOFError, OSError, WireError) as error:
+            self._stays.remove(stay)
+            self._part(stay.peer, error)
+            stay.peer.release()
+        return self._next()
 
-    def _reply_or_hold(self, request: Request, parts: list[Buffer], now: float) -> None:
-        """Sends a reply; a small one that others of the same client will follow at once goes together with them."""
-        peer, _, _, counted = request
-        if self._held and (self._held_for is not peer or now - self._held_since > FAST_S):
-            self._send_held()
-        if len(parts) == 1 and self._arrived and self._arrived[0][0] is peer:
-            if not self._held:
-                self._held_for, self._held_since = peer, now
-            self._held += parts
-        elif self._held:
-            self._held += parts
-            self._send_held()
-        else:
-            peer.send(parts)
-        if counted:
-            peer.settle(request[1].size)
+    def _give_back(self, stay: Stay) -> None:
+        """Returns a connection to the leader, with what was read and not begun; its thread may still run a handler."""
+        self._stays.remove(stay)
+        stay.inline.send_held()
+        stay.peer.regular.stayed(stay.reads)
+        if not stay.frames or self._stopping:
+            stay.peer.release()
+            return
+        self._returned.append(stay)
+        with contextlib.suppress(OSError):  # the server may have stopped
+            self._bell_end.send(b"\0")
 
-    def _send_held(self) -> None:
-        if self._held and self._held_for is not None:
-            parts, self._held = self._held, []
-            self._held_for.send([b"".join(parts)])
+    def _welcome_back(self) -> None:
+        self._bell.recv(1)
+        while self._returned:
+            stay = self._returned.popleft()
+            self._arrived.extend((stay.peer, frame) for frame in stay.frames)
+            stay.peer.release()
+
+    # --- requests ------------------------------------------------------------------------------------------------
 
     def _route(self, peer: Peer, frame: Frame) -> Request | None:
         """Deals with a frame; a request that can run now is returned, one that cannot is queued."""
@@ -306,7 +305,10 @@ class Engine:
         """Deals with readiness of one socket."""
         peer = self._reception.peers.get(fd)
         if peer is None:
-            self._reception.accept(fd)
+            if fd == self._bell.fileno():
+                self._welcome_back()
+            else:
+                self._reception.accept(fd)
             return
         if events & WRITE:
             peer.flush()
@@ -314,11 +316,15 @@ class Engine:
             try:
                 for frame in peer.read():
                     self._arrived.append((peer, frame))
-            except (EOFError, OSError):
-                self._reception.part(peer)
-            except WireError as error:
-                _logger.warning("server %r: dropped a connection: %s", self._name, error)
-                self._reception.part(peer)
+            except (EOFError, OSError, WireError) as error:
+                self._part(peer, error)
+            else:
+                peer.regular.sent()
+
+    def _part(self, peer: Peer, error: Exception) -> None:
+        if isinstance(error, WireError):
+            _logger.warning("server %r: dropped a connection: %s", self._name, error)
+        self._reception.part(peer)
 
     def _run(self, request: Request) -> None:
         """Runs a handler in a thread of the pool and sends its reply."""
@@ -340,7 +346,7 @@ class Engine:
                 self._sleep_watchdog()
                 quiet = 0
             self._rescue()
-            busy = self._inline or self._backlog or self._turns != turns
+            busy = self._inline.running or self._stays or self._backlog or self._turns != turns
             quiet, turns = 0 if busy else quiet + 1, self._turns
             if not self._backlog or self._finished_calls != calls:
                 calls, since = self._finished_calls, time.monotonic()
@@ -352,22 +358,17 @@ class Engine:
         self._watch.clear()
         self._watching = False
         # Who comes from here on sees that the watchdog sleeps and wakes it.
-        if not self._inline and not self._backlog and not self._stopping:
+        if not self._inline.running and not self._stays and not self._backlog and not self._stopping:
             self._watch.wait()
         self._watching = True
 
     def _rescue(self) -> None:
-        """Takes leadership from a leader whose handler takes too long, and gives it to another thread."""
-        try:
-            method, began = self._inline[0]
-            took_s = time.monotonic() - began
-            if took_s < _TICK_S:
-                return
-            self._inline.pop()
-        except IndexError:
-            return  # there is none, or it has just finished
-        method.blocked()
-        self._promote()
+        """Takes reading from threads whose handler takes too long, and gives it to another thread."""
+        if self._inline.overtake(_TICK_S):
+            self._promote()
+        for stay in list(self._stays):
+            if stay.inline.overtake(_TICK_S):
+                self._give_back(stay)
 
     def _grow(self) -> None:
         """All threads are blocked and calls wait: maybe the former wait for the latter."""
@@ -386,7 +387,7 @@ class Engine:
                 _STARVED_S,
                 self._max_size,
             )
-        self._spawn(lambda: self._work(request), "worker")
+        self._crew.spawn(lambda: self._work(request), "worker")
 
     def _work(self, request: Request | None) -> None:
         while request is not None:

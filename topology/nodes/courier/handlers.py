@@ -11,7 +11,7 @@ from topology.nodes.courier import codec
 from topology.nodes.courier.methods import Method
 from topology.nodes.courier.options import ServerOptions
 from topology.nodes.courier.peer import Peer
-from topology.nodes.courier.wire import Buffer, Frame, Kind, encode, payload_bytes
+from topology.nodes.courier.wire import JOIN_BYTES, Buffer, Frame, Kind, encode, encode_small, payload_bytes
 
 __all__ = ["Handlers", "Request"]
 
@@ -35,6 +35,7 @@ class Handlers:
         self._name = name
         self._methods = methods
         self._max_bytes = options.max_message_bytes
+        self._small_bytes = min(self._max_bytes, JOIN_BYTES - 1)
 
     def find(self, peer: Peer, frame: Frame) -> Method | None:
         """The method that a request is for; None when it was refused."""
@@ -79,6 +80,8 @@ class Handlers:
         if method.raw:
             return encode(result.kind, frame.id, b"", result.body, result.buffers)
         body, buffers = codec.encode(result)
+        if not buffers and len(body) <= self._small_bytes:
+            return [encode_small(_REPLY, frame.id, b"", body)]
         if buffers or len(body) > self._max_bytes:
             size = payload_bytes(body, buffers)
             if size > self._max_bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -12,24 +13,30 @@ from typing import Any, final
 from topology.nodes.courier import codec
 from topology.nodes.courier.handshake import HANDSHAKE_BYTES, ServerHandshake
 from topology.nodes.courier.poller import READ, WRITE, Poller
+from topology.nodes.courier.regular import Regular
 from topology.nodes.courier.wire import CHUNK_BYTES, Buffer, Decoder, Frame
 
-__all__ = ["Peer"]
+__all__ = ["PATIENCE_S", "Peer"]
 
 _TURN_BYTES = 1 << 24
 _MAX_GATHER = 512  # below IOV_MAX
+PATIENCE_S = 0.005
+"""How long `receive` waits for a client. Kept by the kernel, which costs nothing a call."""
+
+_PATIENCE = struct.pack("ll", 0, round(PATIENCE_S * 1e6))
 
 
 @final
 class Peer:
     """A connection accepted by a server.
 
-    Reading is done by one thread at a time, the leader; sending by any. Bytes that the socket does not take at once
-    wait here and are written by the leader when it has room: a client that does not read holds up nobody. While too
-    much is under way, the server does not read from the connection, and so in the end the client blocks.
+    Reading is done by one thread at a time, the leader or the one that holds the connection; sending by any. Bytes that
+    the socket does not take at once wait here and are written by the leader when it has room: a client that does not
+    read holds up nobody. While too much is under way, the server does not read from the connection, and so in the end
+    the client blocks.
 
     Args:
-        sock: non-blocking.
+        sock: connected. Only `receive` blocks on it.
         poller: that the socket is registered with.
         max_message_bytes: largest frame accepted.
         max_in_flight: requests under way above which reading stops.
@@ -47,11 +54,14 @@ class Peer:
         max_in_flight_bytes: int,
         handshake: ServerHandshake | None,
     ) -> None:
+        sock.setblocking(True)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
         self.sock = sock
         self.fd = sock.fileno()
         self.handshake = handshake
         self.max_message_bytes = max_message_bytes
         self.waiting: dict[int, Future[Any]] = {}  # futures of asynchronous handlers, to be cancelled
+        self.regular = Regular()
         self.lock = threading.Lock()  # guards everything below
         self.alive = True
         self._poller = poller
@@ -64,6 +74,7 @@ class Peer:
         self._in_flight_bytes = 0
         self._interest = READ
         self._hang_up = False
+        self._held = False  # by a thread that reads nothing else; the poller does not know of the connection then
 
     def read(self) -> list[Frame]:
         """Takes what has come in, without blocking.
@@ -71,22 +82,33 @@ class Peer:
         Raises:
             EOFError, OSError, WireError: the connection is over.
         """
-        decoder = self._decoder
         try:
-            if decoder.assembling:
-                return self._read_in_place()
-            data = self.sock.recv(CHUNK_BYTES)
+            return self.receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
             return []
+
+    def receive(self, flags: int = 0) -> list[Frame]:
+        """Takes what has come in; unless `flags` say otherwise, waits `PATIENCE_S` for it.
+
+        Raises:
+            BlockingIOError: nothing has come.
+            EOFError, OSError, WireError: the connection is over.
+        """
+        if self._decoder.assembling:
+            return self._receive_in_place(flags)
+        data = self.sock.recv(CHUNK_BYTES, flags)
         if not data:
             raise EOFError
-        return decoder.feed(data)
+        return self._decoder.feed(data)
 
-    def _read_in_place(self) -> list[Frame]:
+    def _receive_in_place(self, flags: int) -> list[Frame]:
         decoder, taken = self._decoder, 0
         while taken < _TURN_BYTES:  # then others have their turn
             targets = decoder.targets()
-            size = self.sock.recv_into(targets[0]) if len(targets) == 1 else self.sock.recvmsg_into(targets)[0]
+            if len(targets) == 1:
+                size = self.sock.recv_into(targets[0], 0, flags)
+            else:
+                size = self.sock.recvmsg_into(targets, 0, flags)[0]
             if not size:
                 raise EOFError
             frame = decoder.filled(size)
@@ -116,6 +138,38 @@ class Peer:
             self._in_flight_bytes -= size
             self._update_interest()
 
+    # --- a thread of its own -------------------------------------------------------------------------------------
+
+    def hold(self) -> bool:
+        """Takes the connection from the poller, for a thread that reads nothing else; returns whether that is possible.
+
+        It is not while anything is under way: nobody but that thread may have to do with the connection then.
+        """
+        with self.lock:
+            if not self.alive or self._in_flight or self._outbox or self.handshake is not None:
+                return False
+            self._held = True
+            self._poller.remove(self.fd)
+            return True
+
+    @property
+    def clogged(self) -> bool:
+        """Whether the client has not taken all of its replies."""
+        return bool(self._outbox)
+
+    def release(self) -> None:
+        """Gives the connection back to the poller."""
+        with self.lock:
+            self._held = False
+            if not self.alive:
+                self.sock.close()
+                return
+            self._interest = READ
+            self._poller.add(self.fd, READ)
+            self._update_interest()
+
+    # --- sending -------------------------------------------------------------------------------------------------
+
     def send(self, parts: list[Buffer], *, hang_up: bool = False) -> None:
         """Sends a frame: at once as far as the socket takes it, the rest when it can. Never raises, never blocks.
 
@@ -129,7 +183,7 @@ class Peer:
             self._hang_up = self._hang_up or hang_up
             if not self._outbox and len(parts) == 1:
                 try:
-                    sent = self.sock.send(parts[0])
+                    sent = self.sock.send(parts[0], socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     sent = 0
                 except OSError:
@@ -158,7 +212,8 @@ class Peer:
         outbox = self._outbox
         try:
             while outbox:
-                sent = self.sock.sendmsg([outbox[i] for i in range(min(len(outbox), _MAX_GATHER))])
+                views = [outbox[i] for i in range(min(len(outbox), _MAX_GATHER))]
+                sent = self.sock.sendmsg(views, (), socket.MSG_DONTWAIT)
                 self._outbox_bytes -= sent
                 while outbox and sent >= len(outbox[0]):
                     sent -= len(outbox.popleft())
@@ -175,7 +230,7 @@ class Peer:
         self._update_interest()
 
     def _update_interest(self) -> None:
-        if not self.alive:
+        if not self.alive or self._held:
             return
         crowded = (
             self._in_flight >= self._max_in_flight
@@ -196,7 +251,7 @@ class Peer:
         self._outbox_bytes = 0
         with contextlib.suppress(OSError):  # the other side may have been faster
             self.sock.shutdown(socket.SHUT_RDWR)
-        if self._interest != READ:
+        if self._interest != READ and not self._held:
             self._interest = READ
             self._poller.change(self.fd, READ)
 
@@ -207,8 +262,12 @@ class Peer:
                 return
             self.alive = False
             self._outbox.clear()
-            self._poller.remove(self.fd)
-            self.sock.close()
+            if self._held:
+                with contextlib.suppress(OSError):  # the other side may have been faster
+                    self.sock.shutdown(socket.SHUT_RDWR)  # wakes the thread that holds it, which closes it
+            else:
+                self._poller.remove(self.fd)
+                self.sock.close()
         for future in list(self.waiting.values()):
             future.cancel()
         self.waiting.clear()

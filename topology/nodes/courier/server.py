@@ -6,6 +6,8 @@ yet, the leader passes leadership on to another thread of the pool, and runs the
 to be fast blocks, the watchdog passes leadership on in its stead; it is awake only while there is traffic.
 
     idle clients            cost a file descriptor each, no thread
+    busy connections        that send call after call are read by a thread each, up to a quarter of the pool, until they
+                            pause; see `stay`
     thread_pool_size        handlers that run at a time; more calls wait in a queue, and their clients are not read from
                             beyond `max_in_flight`
     asynchronous handlers   return a future: waiting for it holds no thread

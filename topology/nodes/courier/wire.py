@@ -25,7 +25,19 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 
-__all__ = ["CHUNK_BYTES", "MAX_BUFFERS", "Buffer", "Decoder", "Frame", "Kind", "WireError", "encode", "payload_bytes"]
+__all__ = [
+    "CHUNK_BYTES",
+    "JOIN_BYTES",
+    "MAX_BUFFERS",
+    "Buffer",
+    "Decoder",
+    "Frame",
+    "Kind",
+    "WireError",
+    "encode",
+    "encode_small",
+    "payload_bytes",
+]
 
 MAGIC = 0xC7
 VERSION = 1
@@ -34,9 +46,11 @@ CHUNK_BYTES = 1 << 16
 
 _HEADER = struct.Struct("<BBHIQQ")
 _HEADER_SIZE = _HEADER.size
+_pack, _unpack_from = _HEADER.pack, _HEADER.unpack_from
 MAX_BUFFERS = 1 << 16
 _MAX_TARGETS = 512  # well below IOV_MAX, which is 1024 on Linux and macOS
-_JOIN_BYTES = 1 << 15  # below this one copy is cheaper than a gathering send
+JOIN_BYTES = 1 << 15
+"""Below this one copy is cheaper than a gathering send."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -74,19 +88,27 @@ class Frame(NamedTuple):
     size: int = 0
 
 
+_make_frame = tuple.__new__  # Frame(...) goes through a function in Python and costs twice as much
+
+
 def payload_bytes(body: Buffer, buffers: Sequence[Buffer]) -> int:
     """Bytes of a message without its framing."""
     return len(body) + sum(len(buffer) for buffer in buffers) if buffers else len(body)
+
+
+def encode_small(kind: int, frame_id: int, name: bytes, body: bytes) -> bytes:
+    """The frame of a message without buffers whose body is shorter than `JOIN_BYTES`, ready to be sent."""
+    return _pack(MAGIC, kind, len(name), 0, frame_id, len(body)) + name + body
 
 
 def encode(kind: int, frame_id: int, name: bytes, body: Buffer, buffers: Sequence[Buffer] = ()) -> list[Buffer]:
     """Lays a frame out as parts to be sent in order. Small frames are one part; large buffers are not copied."""
     head = _HEADER.pack(MAGIC, kind, len(name), len(buffers), frame_id, len(body))
     if not buffers:
-        return [head + name + body] if len(body) < _JOIN_BYTES else [head + name, body]
+        return [head + name + body] if len(body) < JOIN_BYTES else [head + name, body]
     sizes = [len(buffer) for buffer in buffers]
     head += struct.pack(f"<{len(sizes)}Q", *sizes) + name
-    if len(body) + sum(sizes) < _JOIN_BYTES:
+    if len(body) + sum(sizes) < JOIN_BYTES:
         return [b"".join((head, body, *buffers))]
     return [head, body, *buffers]
 
@@ -148,15 +170,16 @@ class Decoder:
         position = min(self._skip, end)
         self._skip -= position
         while end - position >= _HEADER_SIZE:
-            magic, kind, name_size, n_buffers, frame_id, body_size = _HEADER.unpack_from(data, position)
+            magic, kind, name_size, n_buffers, frame_id, body_size = _unpack_from(data, position)
+            size = name_size + body_size
             body_at = position + _HEADER_SIZE + name_size
-            if not n_buffers and body_at + body_size <= end and magic == MAGIC and kind in _KINDS:
-                size = name_size + body_size
-                if size <= self._max_bytes:  # a small call, all there: the usual case, made short
-                    name = str(data[body_at - name_size : body_at], "utf-8", "replace") if name_size else ""
-                    position = body_at + body_size
-                    frames.append(Frame(kind, frame_id, name, data[body_at:position], (), size))
-                    continue
+            stop = body_at + body_size
+            if not n_buffers and stop <= end and magic == MAGIC and kind in _KINDS and size <= self._max_bytes:
+                # A small call, all there: the usual case, made short.
+                name = str(data[body_at - name_size : body_at], "utf-8", "replace") if name_size else ""
+                frames.append(_make_frame(Frame, (kind, frame_id, name, data[body_at:stop], (), size)))
+                position = stop
+                continue
             layout = _layout(data, position, end)
             if layout is None:
                 break
