@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 if TYPE_CHECKING:
     from topology.address import Address
 
-__all__ = ["Deferred", "Handle", "dereference", "find_handles", "iterate_parts"]
+__all__ = ["Deferred", "Handle", "dereference", "find_handles", "find_instances", "iterate_parts"]
 
 ClientT = TypeVar("ClientT")
+FoundT = TypeVar("FoundT")
 ValueT = TypeVar("ValueT")
 
 
@@ -81,18 +82,23 @@ def iterate_parts(value: object) -> Iterator[tuple[str, object]]:
 
 def find_handles(value: object, path: str = "") -> Iterator[tuple[str, Handle[Any]]]:
     """Every handle nested in `value`, with the path that leads to it, e.g. `sources[2].learner`."""
-    yield from _find(value, path, set())
+    yield from find_instances(value, Handle, path)  # type: ignore[type-abstract]  # it is only compared with
 
 
-def _find(value: object, path: str, open_containers: set[int]) -> Iterator[tuple[str, Handle[Any]]]:
-    if isinstance(value, Handle):
+def find_instances(value: object, kind: type[FoundT], path: str = "") -> Iterator[tuple[str, FoundT]]:
+    """Everything of a kind nested in `value` where a handle could be, with the path that leads to it."""
+    yield from _find(value, kind, path, set())
+
+
+def _find(value: object, kind: type[FoundT], path: str, open_containers: set[int]) -> Iterator[tuple[str, FoundT]]:
+    if isinstance(value, kind):
         yield path, value
         return
     if id(value) in open_containers:
         return  # a container that holds itself
     open_containers.add(id(value))
     for step, part in iterate_parts(value):
-        yield from _find(part, path + step, open_containers)
+        yield from _find(part, kind, path + step, open_containers)
     open_containers.discard(id(value))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, final
 
 from topology.address import Address
-from topology.handle import Handle, find_handles
+from topology.handle import Handle, find_handles, find_instances
 
 __all__ = ["Node", "NodeDescription"]
 
@@ -69,6 +69,15 @@ class Node(abc.ABC, Generic[HandleT_co]):
     def max_restarts(self) -> int:
         """How often a launcher runs this node again after a failure before the failure counts."""
         return 0
+
+    def faults(self) -> list[str]:
+        """What is wrong with the declaration of this node, and those inside it, one line each."""
+        own = [
+            f"the argument {path} is a node: give its handle, which add_node() or create_handle() returns"
+            for name, value in self.describe().arguments.items()
+            for path, _ in find_instances(value, Node, path=name)  # type: ignore[type-abstract]  # only compared with
+        ]
+        return own + [f"nodes[{i}]: {fault}" for i, node in enumerate(self.inner_nodes) for fault in node.faults()]
 
     @property
     def input_handles(self) -> tuple[tuple[str, Handle[Any]], ...]:

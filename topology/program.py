@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar, final
 
@@ -126,13 +127,15 @@ class Program:
         """
         faults = [] if self._groups else [f"the program {self.name!r} has no nodes"]
         faults += [
-            f"unknown label {label!r} in the launch options: the groups are {', '.join(map(repr, self._groups))}"
+            f"unknown label {label!r} in the launch options{self._nearest(label)}; the groups are "
+            f"{', '.join(map(repr, self._groups))}"
             for label in labels
             if label not in self._groups
         ]
         nodes = list(self._check_kinds(faults))
         owners = _owners(nodes, faults)
         for label, index, node in nodes:
+            faults += [f"{label}/{index}: {fault}" for fault in node.faults()]
             faults += [
                 f"{label}/{index}: the argument {path} is a handle of a node that is not in the program; add that node"
                 for path, handle in _all_input_handles(node)
@@ -141,6 +144,10 @@ class Program:
             if serialize:
                 faults += [f"{label}/{index}: {fault}" for fault in find_unpicklable(node)]
         return faults
+
+    def _nearest(self, label: str) -> str:
+        near = difflib.get_close_matches(label, self._groups, n=1)
+        return f": did you mean {near[0]!r}?" if near else ""
 
     def _check_kinds(self, faults: list[str]) -> Iterator[tuple[str, int, Node[Any]]]:
         named: Iterable[tuple[str, int, object]] = self.named_nodes()

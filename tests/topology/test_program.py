@@ -149,7 +149,8 @@ def test_one_error_lists_every_fault(service):
     text = str(caught.value)
     assert "7 faults" in text
     for expected in (
-        "unknown label 'lerner' in the launch options: the groups are 'script', 'learner', 'box', 'actor', 'stand-in'",
+        "unknown label 'lerner' in the launch options: did you mean 'learner'?; the groups are 'script', 'learner', "
+        "'box', 'actor', 'stand-in'",
         "stand-in/0: Mock is not a kind of lp.Node",
         "box/0 and learner/0 both listen at <Address service>",
         "script/0: the argument sources[1] is a handle of a node that is not in the program",
@@ -211,3 +212,60 @@ def test_partial_constructors_get_clients_too():
     made = functools.partial(lambda *args, **kwargs: calls.append((args, kwargs)), lp.Deferred(list, "ab"), key=1)
     lp.PyNode(made, 2, key=3).run()
     assert calls == [((["a", "b"], 2), {"key": 3})]
+
+
+def needs_two(first, second):
+    raise AssertionError("never called")
+
+
+class NeedsOne:
+    def __init__(self, only):
+        raise AssertionError("never made")
+
+
+def wrapped(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(1, *args, **kwargs)
+
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        (lambda: lp.PyNode(needs_two, 1), "missing a required argument: 'second'"),
+        (lambda: lp.PyNode(needs_two, 1, thrid=2), "needs_two(first, second) cannot be called"),
+        (lambda: lp.CourierNode(NeedsOne, 1, 2), "too many positional arguments"),
+        (lambda: lp.MultiThreadingColocation([lp.PyClassNode(NeedsOne)]), "nodes[0]: NeedsOne"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_a_fault(node, text):
+    program = lp.Program("p")
+    program.add_node(node(), label="a")
+    (fault,) = program.faults()
+    assert fault.startswith("a/0: ")
+    assert text in fault
+
+
+def test_what_a_decorator_adds_is_not_missed():
+    program = lp.Program("p")
+    program.add_node(lp.PyNode(wrapped(needs_two), 2), label="a")
+    program.add_node(lp.PyNode(functools.partial(needs_two, 1), second=2), label="a")
+    assert program.faults() == []
+
+
+def test_a_node_in_place_of_its_handle_is_a_fault():
+    program = lp.Program("p")
+    node = lp.CourierNode(dict)
+    program.add_node(node, label="a")
+    program.add_node(lp.PyNode(print, {"servers": [node]}), label="b")
+    (fault,) = program.faults()
+    assert fault.startswith("b/0: the argument args[0]['servers'][0] is a node: give its handle")
+
+
+def test_a_misspelt_label_names_the_one_that_was_meant():
+    program = lp.Program("p")
+    program.add_node(lp.PyNode(print), label="worker")
+    (fault,) = program.faults(labels=["wroker"])
+    assert "did you mean 'worker'?" in fault

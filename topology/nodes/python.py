@@ -59,6 +59,20 @@ class _CallNode(Node[HandleT_co]):
         constructor, args, kwargs = self._whole_call()
         return NodeDescription(constructor=constructor, arguments=describe_call(constructor, args, kwargs))
 
+    def faults(self) -> list[str]:
+        constructor, args, kwargs = self._whole_call()
+        try:
+            # As it is written, not what it wraps: a decorator may add arguments.
+            signature = inspect.signature(constructor, follow_wrapped=False)
+        except (TypeError, ValueError):  # it has none that Python knows
+            return super().faults()
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            name = getattr(constructor, "__qualname__", constructor)
+            return [f"{name}{signature} cannot be called with the given arguments: {error}", *super().faults()]
+        return super().faults()
+
     def _whole_call(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """The call with the arguments that a `functools.partial` brings: they may hold handles like any others."""
         constructor = self._constructor
