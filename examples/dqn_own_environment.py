@@ -13,31 +13,19 @@ from topology.agents.dqn.program import DQN, DQNConfig
 
 
 class Corridor(dm_env.Environment):
-    """Six cells in a row. From the first one, walk right to the last; a step costs 0.01, arriving pays 1.
-
-    An episode is cut off after 30 steps: the greedy policy of a network that has learned nothing may never arrive.
-    """
-
-    def __init__(self, *, seed: int | None = None) -> None:
-        del seed  # nothing here is random
-        self._cell = 0
-        self._steps = 30
+    """Six cells in a row: walk right, to the last. A step costs 0.01, arriving pays 1; 30 steps at most."""
 
     def reset(self) -> dm_env.TimeStep:
-        self._cell = 0
-        self._steps = 0
+        self._cell, self._steps = 0, 0
         return dm_env.restart(self._observation())
 
     def step(self, action: int) -> dm_env.TimeStep:
-        if self._cell == 5 or self._steps == 30:
-            return self.reset()
         self._steps += 1
         self._cell = min(max(self._cell + (1 if action == 1 else -1), 0), 5)
         if self._cell == 5:
             return dm_env.termination(1.0, self._observation())
-        if self._steps == 30:
-            return dm_env.truncation(-0.01, self._observation())
-        return dm_env.transition(-0.01, self._observation())
+        make = dm_env.truncation if self._steps == 30 else dm_env.transition
+        return make(-0.01, self._observation())
 
     def observation_spec(self) -> specs.BoundedArray:
         return specs.BoundedArray((6,), np.float32, 0.0, 1.0, name="cell")
@@ -49,13 +37,15 @@ class Corridor(dm_env.Environment):
         return np.eye(6, dtype=np.float32)[self._cell]
 
 
-def main() -> None:
+def main(seed: int = 0) -> None:
     config = DQNConfig(
+        seed=seed,
         num_actors=2,
         hidden_sizes=(32,),
-        max_actor_steps=4_000,
+        max_actor_steps=6_000,
         min_replay_size=500,
-        samples_per_insert=16.0,
+        samples_per_insert=16.0,  # 1,375 updates of 64 transitions
+        target_update_period=50,  # often enough for the value of the last cell to reach the first one many times
         evaluation_period=1_000,
         final_evaluation_episodes=10,
     )

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast, final
+from typing import Any, final
 
 import cloudpickle
 
@@ -82,14 +82,21 @@ class Agent:
         return program
 
     def local_resources(self, texts: Mapping[str, str]) -> Mapping[str, Any] | None:
-        """Launch options by label, where the agent's module has `local_resources(config)`; else None."""
+        """Launch options by label, where the agent's module has a function `local_resources`; else None.
+
+        Raises:
+            ProgramError: it raised, has parameters that do not fit, or returned something else.
+        """
         make = getattr(self.module, "local_resources", None)
         if make is None:
             return None
-        settings = self.settings
-        if settings.config is None:
-            return cast(Mapping[str, Any], self._call(lambda: make(**settings.parse(texts))))
-        return cast(Mapping[str, Any], self._call(lambda: make(settings.make_config(texts))))
+        made = self._call(lambda: self.settings.call_beside(make, texts))
+        if made is not None and not isinstance(made, Mapping):
+            raise ProgramError(
+                f"local_resources of agent {self.name!r} returned {_short(made)}, not a dict from the labels of groups "
+                "to PythonProcess(...)"
+            )
+        return made
 
     def _call(self, call: Callable[[], object]) -> object:
         try:

@@ -166,6 +166,14 @@ def graph(
         raise ProgramError(f"the graph cannot be written to {output}: {error.strerror or error}") from None
 
 
+def _known_terminal(name: str | None) -> str | None:
+    from launch.terminals import FALLING_BACK, TERMINALS
+
+    if name is None or name in TERMINALS + FALLING_BACK:
+        return name
+    raise typer.BadParameter(f"{name!r} is not one of {', '.join(TERMINALS)}.")
+
+
 @app.command()
 def launch(
     agent: AgentArgument,
@@ -183,7 +191,9 @@ def launch(
     terminal: Annotated[
         str | None,
         typer.Option(
-            "--terminal", help="Where nodes print: output_to_files (default), current_terminal, tmux_session."
+            "--terminal",
+            callback=_known_terminal,
+            help="Where nodes print: output_to_files (default), current_terminal, tmux_session.",
         ),
     ] = None,
     live: Annotated[

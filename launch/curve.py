@@ -12,7 +12,10 @@ from typing import final
 
 from launch.metrics import Metrics, Series
 
-__all__ = ["Curve", "draw_text", "find_curves", "short_number", "write_png"]
+__all__ = ["RECENT", "Curve", "draw_text", "find_curves", "short_number", "write_png"]
+
+RECENT = "mean of last 100"
+"""`Metrics.mean` in words: the mean over nodes of the mean of the last values of each, at most 100."""
 
 _ENDINGS = ("return", "reward", "score")
 _STEPS = "actor_steps"
@@ -31,6 +34,7 @@ class Curve:
         x: where each point lies, ascending.
         y: the values.
         nodes: how many nodes it comes from.
+        recent: the `RECENT`.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Curve:
     x: tuple[float, ...]
     y: tuple[float, ...]
     nodes: int = 1
+    recent: float = math.nan
 
     @property
     def window(self) -> int:
@@ -90,6 +95,7 @@ def _make_curve(metrics: Metrics, label: str, key: str) -> Curve:
         x=tuple(x for x, _ in points),
         y=tuple(y for _, y in points),
         nodes=len(nodes),
+        recent=metrics.mean(key, label),
     )
 
 

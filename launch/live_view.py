@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from launch.curve import draw_text, find_curves, short_number
+from launch.curve import RECENT, draw_text, find_curves, short_number
 from launch.run_directory import file_name
 from launch.watch import RunWatch
 from topology.clock import SYSTEM_CLOCK, Clock
@@ -53,6 +53,9 @@ class View(Protocol):
 
     def show(self, watch: RunWatch) -> None:
         """Shows the state of now."""
+
+    def write(self, line: str) -> None:
+        """Writes a line that stays."""
 
     def close(self) -> None:
         """Takes the view off the screen; lines stay. The second call does nothing."""
@@ -93,7 +96,7 @@ def _returns(watch: RunWatch) -> Iterator[Figure]:
         yield Figure("evaluator return", short_number(series.latest), f"best {short_number(max(series.values))}")
     recent = metrics.mean("episode_return")
     if math.isfinite(recent):
-        yield Figure("episode return", short_number(recent), "recent mean")
+        yield Figure("episode return", short_number(recent), RECENT)
 
 
 def _sizes(watch: RunWatch) -> Iterator[Figure]:
@@ -109,7 +112,7 @@ def progress_line(watch: RunWatch) -> str:
     if math.isfinite(watch.left_s):
         parts.append(f"left {duration(watch.left_s)}")
     parts += [
-        f"{figure.name} {figure.value}" + (f" ({figure.remark})" if figure.remark.endswith("/s") else "")
+        f"{figure.name} {figure.value}" + (f" ({figure.remark})" if figure.remark.endswith(("/s", RECENT)) else "")
         for figure in headline(watch)
     ]
     if nodes := _node_text(watch):
@@ -228,6 +231,9 @@ class RichView:
         footer = Text(f"\n{hint}  ·  {watch.directory.path}", style="dim", no_wrap=True, overflow="ellipsis")
         self._live.update(Group(picture, footer), refresh=True)
 
+    def write(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
     def close(self) -> None:
         self._live.stop()
 
@@ -244,6 +250,9 @@ class PlainView:
     def show(self, watch: RunWatch) -> None:
         self._write(progress_line(watch))
 
+    def write(self, line: str) -> None:
+        self._write(line)
+
     def close(self) -> None:
         pass
 
@@ -255,19 +264,33 @@ def make_view(console: Console, *, live: bool | None = None) -> View:
     return PlainView(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
 
 
-def follow(watch: RunWatch, view: View, wait: Callable[[float], bool], *, clock: Clock = SYSTEM_CLOCK) -> None:
+def follow(
+    watch: RunWatch,
+    view: View,
+    wait: Callable[[float], bool],
+    *,
+    output: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
     """Shows the run until it ends, and once more then.
 
     Args:
         watch: the run.
         view: where to show it.
         wait: blocks until the run has ended, at most so many seconds; returns whether it has.
+        output: shows what the nodes of a program print that measures nothing.
         clock: for the time between two pictures.
     """
     next_at = clock.monotonic()
     while not wait(max(0.0, next_at - clock.monotonic())):
-        watch.poll()
-        view.show(watch)
+        _show(watch, view, output=output)
         next_at = max(next_at + view.period_s, clock.monotonic())
+    _show(watch, view, output=output)
+
+
+def _show(watch: RunWatch, view: View, *, output: bool) -> None:
     watch.poll()
+    if output:
+        for node, line in watch.take_output():
+            view.write(f"[{node}] {line}")
     view.show(watch)

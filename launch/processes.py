@@ -39,8 +39,8 @@ class Processes:
             run = Run(surroundings)
             terminal = open_terminal(plan.options.terminal, surroundings.directory, plan)
             backend = ProcessBackend(surroundings, OutputPump(terminal), run.engine.post, run.post_stop)
-        except BaseException:
-            surroundings.release()
+        except BaseException as error:
+            surroundings.abandon(error)
             raise
         return run.start(backend)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import final
 
 import typer
@@ -47,6 +51,45 @@ class LaunchRequest:
     live: bool | None = None
 
 
+@final
+class _Signals:
+    """What was pressed during one `topology launch`.
+
+    Until there is a run, the first signal breaks the start off with `KeyboardInterrupt`. From then on `launch.signals`
+    stops the run; what it hands on is kept here and raised nowhere, so that the end of the run is always shown.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self.breaks_off = True
+
+    @contextlib.contextmanager
+    def caught(self) -> Iterator[None]:
+        """Handles Ctrl-C, SIGQUIT and SIGTERM inside the block; does nothing outside the main thread."""
+        previous = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM, *([signal.SIGQUIT] if hasattr(signal, "SIGQUIT") else [])):
+                if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
+                    previous[number] = signal.signal(number, self._handle)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.received.append(number)
+        if self.breaks_off:
+            self.breaks_off = False
+            raise KeyboardInterrupt
+
+    @property
+    def exit_code(self) -> int:
+        """130 after Ctrl-C; 0 after SIGTERM alone, by which `topology stop` ends a run on purpose."""
+        return INTERRUPTED if any(number != signal.SIGTERM for number in self.received) else 0
+
+
 def launch_agent(name: str, texts: Mapping[str, str], request: LaunchRequest, console: Console) -> int:
     """Runs an agent to its end, showing it; returns the exit code.
 
@@ -54,6 +97,17 @@ def launch_agent(name: str, texts: Mapping[str, str], request: LaunchRequest, co
         ProgramError: there is no such agent, or it refuses its settings.
         LaunchError: the platform refuses.
     """
+    pressed = _Signals()
+    with pressed.caught():
+        try:
+            return _see_through(_prepare(name, texts, request), request, console, pressed)
+        except KeyboardInterrupt:
+            typer.echo("interrupted while starting: nothing of it runs any more", err=True)
+            return pressed.exit_code
+
+
+def _prepare(name: str, texts: Mapping[str, str], request: LaunchRequest) -> Callable[[], Run]:
+    """Loads and builds the agent; returns what starts it."""
     agent = find_agent(name)
     texts = _with_seed(agent, texts, request.seed)
     _check_directory(request.run_directory)
@@ -69,7 +123,7 @@ def launch_agent(name: str, texts: Mapping[str, str], request: LaunchRequest, co
             seed=request.seed or 0,
         )
 
-    return _see_through(start, request, console)
+    return start
 
 
 def _with_seed(agent: Agent, texts: Mapping[str, str], seed: int | None) -> Mapping[str, str]:
@@ -92,28 +146,23 @@ def _check_directory(path: Path | None) -> None:
         raise LaunchError(f"--run-directory {path} exists and is not empty: give a new or an empty directory")
 
 
-def _see_through(start: Callable[[], Run], request: LaunchRequest, console: Console) -> int:
+def _see_through(start: Callable[[], Run], request: LaunchRequest, console: Console, pressed: _Signals) -> int:
     """Starts the run, shows it until it has ended, then says how it went."""
-    run: Run | None = None
-    interrupted = False
-    try:
-        # From before the first node is there: a signal stops the run, and is raised here when the run has ended.
-        with signals.waiting():
-            run = start()
+    # From before the first node is there: a signal stops the run, and reaches `pressed` when the run has ended.
+    with signals.waiting():
+        run = start()
+        pressed.breaks_off = False
+        try:
             _show(run, request, console)
-    except (KeyboardInterrupt, SystemExit) as error:
-        if run is None:
-            raise
-        interrupted = isinstance(error, KeyboardInterrupt)  # else SIGTERM, from `topology stop`: on purpose
-    finally:
-        if run is not None:
+        finally:
             run.stop()
+    code = pressed.exit_code
     watch = RunWatch(RunDirectory(run.run_directory))
     watch.poll()
     watch.state["state"] = run.state  # where its disk is full, run.json may not say
     print_summary(watch, console)
     failed = _report_failure(run)
-    return INTERRUPTED if interrupted else int(failed)
+    return code or int(failed)
 
 
 def _show(run: Run, request: LaunchRequest, console: Console) -> None:
@@ -124,7 +173,7 @@ def _show(run: Run, request: LaunchRequest, console: Console) -> None:
     if not to_files:  # else the launcher says where
         console.print(f"run {run.run_id}: {run.run_directory}", markup=False, soft_wrap=True)
     try:
-        follow(watch, view, lambda timeout_s: run.wait(timeout=timeout_s, raise_error=False))
+        follow(watch, view, lambda timeout_s: run.wait(timeout=timeout_s, raise_error=False), output=to_files)
     finally:
         view.close()
 

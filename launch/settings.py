@@ -115,6 +115,33 @@ class Settings:
             return self.function(self.make_config(texts))
         return self.function(**self.parse(texts))
 
+    def call_beside(self, function: Callable[..., object], texts: Mapping[str, str]) -> object:
+        """What `function` returns that is told what the agent is told, as far as it has parameters for that.
+
+        It gets the config object where the agent has one, else the settings that it has parameters for, their defaults
+        included. One without parameters gets nothing.
+
+        Raises:
+            ProgramError: it has other parameters; or as `parse`. And whatever it raises itself.
+        """
+        values = {field.name: field.default for field in self.fields if field.default is not REQUIRED}
+        values.update(self.parse(texts))
+        parameters = inspect.signature(function).parameters
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        arguments: tuple[object, ...] = ()
+        keywords = {name: value for name, value in values.items() if takes_all or name in parameters}
+        if self.config is not None:
+            keywords = {}
+            arguments = (self.make_config(texts),) if parameters else ()
+        try:
+            inspect.signature(function).bind(*arguments, **keywords)
+        except TypeError as error:
+            offer = f"the settings {', '.join(values)}" if values else "nothing: the agent has no settings"
+            what = f"the {self.config.__name__} of the agent" if self.config is not None else offer
+            name = getattr(function, "__name__", repr(function))
+            raise ProgramError(f"{name}{inspect.signature(function)} can be given {what}: {error}") from None
+        return function(*arguments, **keywords)
+
 
 def _hints(owner: Any) -> dict[str, Any]:
     try:

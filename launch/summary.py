@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch.curve import Curve, draw_text, find_curves, short_number, write_png
+from launch.curve import RECENT, Curve, draw_text, find_curves, short_number, write_png
 from launch.live_view import duration, headline
 from launch.run_directory import file_name
 from launch.watch import RunWatch
@@ -48,7 +48,8 @@ def print_summary(watch: RunWatch, console: Console) -> None:
         width = max(20, min(72, console.width - 14))
         console.print()
         console.print(Text(draw_text(curves[0].smoothed(), width=width), no_wrap=True))
-    places = [("curve", curve_place), ("logs", str(watch.directory.logs)), ("metrics", str(watch.directory.metrics))]
+    metrics_place = str(watch.directory.metrics) if watch.metrics.groups else ""
+    places = [("curve", curve_place), ("logs", str(watch.directory.logs)), ("metrics", metrics_place)]
     console.print()
     for name, place in places:
         if place:  # whole, however narrow the terminal: people copy it
@@ -85,7 +86,7 @@ def _numbers(watch: RunWatch) -> list[tuple[str, str]]:
 
 def _extremes(curve: Curve) -> str:
     if not curve.measured:
-        return f"{short_number(curve.smoothed(100).y[-1])}  (mean of the last {min(100, len(curve.y))} points)"
+        return f"{short_number(curve.recent)}  ({RECENT})"
     best = max(range(len(curve.y)), key=curve.y.__getitem__)
     where = f"{short_number(curve.x[best])} {curve.x_name}"
     return f"{short_number(curve.y[-1])}  (best {short_number(curve.y[best])} at {where})"

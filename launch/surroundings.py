@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import shutil
 import tempfile
@@ -12,6 +13,7 @@ from launch import run_directory
 from launch.endpoints import Endpoints
 from launch.plan import Plan, PlannedNode
 from launch.run_directory import RunDirectory
+from topology.clock import SYSTEM_CLOCK
 from topology.context import NodeContext, StopToken
 from topology.errors import LaunchError
 
@@ -64,6 +66,18 @@ class Surroundings:
     def temporary_directories(self) -> tuple[Path, ...]:
         """What must go with the run, also when this process is killed."""
         return (self.endpoints.directory, *([] if self._temporary is None else [self._temporary]))
+
+    def abandon(self, error: BaseException) -> None:
+        """The run was never started, because of `error`: its directory says so, and the rest is given back."""
+        interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
+        text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        with contextlib.suppress(OSError):  # a full disk may be why it was not started
+            self.directory.update_state(
+                state="stopped" if interrupted else "failed",
+                ended=SYSTEM_CLOCK.time(),
+                error="it was interrupted while it was starting" if interrupted else text,
+            )
+        self.release()
 
     def release(self) -> None:
         """Gives back what the run does not leave behind."""

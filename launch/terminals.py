@@ -2,9 +2,9 @@
 
 `current_terminal` is the default, with or without a terminal there. `output_to_files` shows nothing but where the logs
 are; with $LAUNCHPAD_LOGGING_DIR set they go to a directory of the run there. `tmux_session` opens a session with a
-window for every node. Log files are written in every case. Other terminals that Launchpad knows are not opened: a
-warning says so, and output comes to this terminal. $LAUNCHPAD_LAUNCH_LOCAL_TERMINAL names the choice when the program
-does not.
+window for every node; it stays when the program has ended. Log files are written in every case. Other terminals that
+Launchpad knows are not opened: a warning says so, and output comes to this terminal. $LAUNCHPAD_LAUNCH_LOCAL_TERMINAL
+names the choice when the program does not.
 """
 
 from __future__ import annotations
@@ -84,13 +84,23 @@ def _open_tmux(directory: RunDirectory, plan: Plan) -> bool:
         for position, node in enumerate(plan.nodes):
             log = directory.log_path(node.executable.label, node.executable.index)
             log.touch()
-            # The window lasts as long as this process; what was in it stays in the log.
+            # It follows the log as long as this process lives; its window stays, for whoever attaches later.
             command = f"exec tail -n +1 -F --pid={os.getpid()} {shlex.quote(str(log))}"
             where = ["new-session", "-d", "-s", session] if position == 0 else ["new-window", "-d", "-t", f"{session}:"]
-            subprocess.run([program, *where, "-n", node.name, command], check=True, capture_output=True, text=True)
+            window = _tmux(program, *where, "-P", "-F", "#{window_id}", "-n", node.name, command)
+            _tmux(program, "set-window-option", "-t", window, "remain-on-exit", "on")
     except (OSError, subprocess.CalledProcessError) as error:
         detail = getattr(error, "stderr", None) or error
         _logger.warning("no tmux session could be opened (%s): output comes to this terminal", str(detail).strip())
         return False
-    print(f"Every node has a window in tmux: tmux attach -t {session}", file=sys.stderr, flush=True)  # noqa: T201
+    print(  # noqa: T201
+        f"Every node has a window in tmux: tmux attach -t {session}; they stay until tmux kill-session -t {session}",
+        file=sys.stderr,
+        flush=True,
+    )
     return True
+
+
+def _tmux(program: str, *arguments: str) -> str:
+    """What tmux prints. Raises `CalledProcessError`, `OSError`."""
+    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout.strip()

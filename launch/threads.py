@@ -44,8 +44,8 @@ class Threads:
         try:
             terminal = open_terminal(plan.options.terminal, surroundings.directory, plan)
             run = Run(surroundings)
-        except BaseException:
-            surroundings.release()
+        except BaseException as error:
+            surroundings.abandon(error)
             raise
         # Tests read their own stdout, so there the streams are left alone.
         output = None if plan.options.temporary else ThreadOutput(terminal)

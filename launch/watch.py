@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, deque
+from collections.abc import Iterator
 from typing import Any, final
 
+from launch.log_records import Finding, LogRecords
 from launch.metrics import Metrics, Tail
 from launch.run_directory import ENDED_STATES, RunDirectory, file_name
 from topology.clock import SYSTEM_CLOCK, Clock
@@ -16,10 +18,8 @@ __all__ = ["LOST", "RunWatch", "clean", "read_state"]
 LOST = "lost"
 """What a run is called whose launcher was killed: nobody wrote how it ended."""
 
-_NOTABLE = re.compile(
-    r"\b(WARNING|WARN|ERROR|CRITICAL|FATAL)\b|^[WEF]\d{4} "  # Python's logging, absl's
-    r"|^Traceback \(most recent|^[\w.]*(Error|Exception|Warning): "
-)
+_MOST_LINES = 1000
+_METRICS_WITHIN_S = 5.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 
@@ -44,30 +44,47 @@ class RunWatch:
         directory: where the run is.
         state: content of its `run.json`.
         metrics: what its nodes measured.
-        warnings: the last warnings and errors in its logs: name of the node and line.
-        problems: how many such lines there were in all.
+        problems: how many warnings and errors there were in its logs. One with its traceback is one.
     """
 
     def __init__(self, directory: RunDirectory, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self.directory = directory
         self.state: dict[str, Any] = read_state(directory)
         self.metrics = Metrics(directory.metrics)
-        self.warnings: deque[tuple[str, str]] = deque(maxlen=5)
         self.problems = 0
+        self._findings: deque[tuple[str, Finding]] = deque(maxlen=5)
         self._clock = clock
-        self._logs: dict[str, Tail] = {}
+        self._logs: dict[str, tuple[Tail, LogRecords]] = {}
+        self._output: deque[tuple[str, str]] = deque(maxlen=_MOST_LINES)
 
     def poll(self) -> None:
         """Reads what is new. Never blocks. Raises LaunchError when the directory is gone."""
         self.state = read_state(self.directory)
         self.metrics.poll()
         for path in sorted(self.directory.logs.glob("*.log")):
-            tail = self._logs.setdefault(path.name, Tail(path))
+            tail, records = self._logs.setdefault(path.name, (Tail(path), LogRecords()))
             node = "/".join(path.stem.rpartition("-")[::2])
             for line in map(clean, tail.poll()):
-                if _NOTABLE.search(line):
+                self._output.append((node, line))
+                if (finding := records.feed(line)) is not None:
                     self.problems += 1
-                    self.warnings.append((node, line))
+                    self._findings.append((node, finding))
+
+    @property
+    def warnings(self) -> list[tuple[str, str]]:
+        """The last warnings and errors in its logs: name of the node and line."""
+        return [(node, finding.line) for node, finding in self._findings]
+
+    def take_output(self) -> Iterator[tuple[str, str]]:
+        """Node and line of what came since the last call, for a program that measures nothing; else nothing.
+
+        A program has 5 s to measure something; until then its lines are kept, the last 1000 of them.
+        """
+        if self.metrics.groups:
+            self._output.clear()
+        elif self.ended or self.elapsed_s >= _METRICS_WITHIN_S:
+            while self._output:
+                yield self._output.popleft()
 
     @property
     def ended(self) -> bool:

@@ -84,7 +84,7 @@ def test_graph_in_every_format(call: Callable[..., Result], tmp_path: Path) -> N
             1,
             "/usr exists and is not empty: give a new or an empty directory",
         ),
-        (["launch", "toy", "--terminal", "teletype"], 1, "error: Unknown terminal 'teletype'"),
+        (["launch", "toy", "--terminal", "teletype"], 2, "'teletype' is not one of current_terminal"),
         (["graph", "toy", "--output", "/no/such/directory/x"], 2, "No such file or directory"),
         (["frobnicate"], 2, "No such command"),
         (["status", "nothing"], 1, "error: No run is called 'nothing'"),

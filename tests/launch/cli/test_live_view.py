@@ -61,7 +61,7 @@ def test_the_line_says_everything_that_matters(make_run: Callable[..., RunDirect
     watch = watch_of(make_run(metrics=METRICS, nodes=NODES, logs={"actor-0": "hello\nWARNING: slow\n"}))
     assert progress_line(watch) == (
         "   0:40 running 40% | left 1:00 | actor steps 4,000 (100/s) | learner steps 400 (10/s) | evaluator return 0.9"
-        " | episode return 0.5 | replay size 4,000 | nodes 3/4 running, 1 failed | warnings 1"
+        " | episode return 0.5 (mean of last 100) | replay size 4,000 | nodes 3/4 running, 1 failed | warnings 1"
     )
 
 
@@ -167,3 +167,41 @@ def test_following_shows_until_the_end_and_once_more(make_run: Callable[..., Run
     follow(watch, PlainView(shown.append), wait, clock=clock)  # type: ignore[arg-type]
     assert waited == [0, 5, 5]
     assert [line.split()[0] for line in shown] == ["0:00", "0:05", "0:10"]
+
+
+def test_what_nodes_print_is_shown_of_a_program_that_measures_nothing(make_run: Callable[..., RunDirectory]) -> None:
+    shown: list[str] = []
+    clock = At(0)
+    directory = make_run(logs={"consumer-0": "one\n"})
+    log = directory.log_path("consumer", 0)
+
+    def wait(timeout_s: float) -> bool:
+        clock.now += timeout_s
+        if clock.now == STARTED + 10:
+            log.write_text("one\nthe sum is 30\n")
+        return clock.now >= STARTED + 10
+
+    watch = RunWatch(directory, clock=clock)  # type: ignore[arg-type]
+    follow(watch, PlainView(shown.append), wait, output=True, clock=clock)  # type: ignore[arg-type]
+    assert [line.strip() for line in shown] == [
+        "0:00 running | nodes 2/2",
+        "[consumer/0] one",
+        "0:05 running | nodes 2/2",
+        "[consumer/0] the sum is 30",
+        "0:10 running | nodes 2/2",
+    ]
+
+
+def test_of_a_program_that_measures_something_nothing_else_is_shown(make_run: Callable[..., RunDirectory]) -> None:
+    shown: list[str] = []
+    watch = watch_of(make_run(metrics=METRICS, logs={"actor-0": "hello\n"}), seconds=40)
+    follow(watch, PlainView(shown.append), lambda _: True, output=True)
+    assert len(shown) == 1
+
+
+def test_a_picture_stays_below_the_lines_of_nodes() -> None:
+    stream = io.StringIO()
+    view = make_view(Console(file=stream, force_terminal=True, width=80, height=24))
+    view.write("[consumer/0] [red]the sum is 30")
+    view.close()
+    assert "[consumer/0] [red]the sum is 30\n" in stream.getvalue()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from launch.curve import Curve, draw_text, find_curves, short_number
+from launch.live_view import progress_line
 from launch.run_directory import RunDirectory
 from launch.summary import as_json, print_summary, save_curve
 from launch.watch import RunWatch
@@ -53,7 +54,7 @@ def test_the_summary_says_how_it_went_and_where_everything_is(make_run: Callable
     assert rows["actor steps"] == "1,000  (100/s)"
     assert rows["actor episodes"] == "10  (1/s)"
     assert rows["evaluator return"] == "0.9  (best 0.95 at 480 actor steps)"
-    assert rows["actor episode return"] == "9.5  (mean of the last 20 points)"
+    assert rows["actor episode return"] == "9.5  (mean of last 100)"
     assert rows["warnings"] == "1 in the logs"
     assert rows["curve"] == str(directory.path / "curve.png")
     assert rows["logs"] == str(directory.logs)
@@ -70,6 +71,7 @@ def test_a_run_that_measured_nothing_has_a_summary(make_run: Callable[..., RunDi
     text = summary_of(watch_of(directory))
     assert "failed after 0:01" in text
     assert "curve" not in text
+    assert "metrics" not in text
     assert not (directory.path / "curve.png").exists()
 
 
@@ -145,3 +147,11 @@ def test_every_curve_can_be_drawn(points: list[tuple[float, float]], width: int,
     lines = draw_text(curve_of(points), width=width, height=height).splitlines()
     assert len(lines) == height + 3
     assert len({len(line) for line in lines[1 : height + 2]}) == 1
+
+
+def test_the_live_line_and_the_summary_show_the_same_number(make_run: Callable[..., RunDirectory]) -> None:
+    # More points than a series keeps, and the newest are the largest.
+    records = [{"time": STARTED + i, "actor_steps": i, "episode_return": int(i > 1950)} for i in range(2000)]
+    watch = watch_of(make_run(state="finished", ended=STARTED + 2000, metrics={"coin-0": records}))
+    assert "episode return 0.49 (mean of last 100)" in progress_line(watch)
+    assert "coin episode return  0.49  (mean of last 100)" in summary_of(watch)

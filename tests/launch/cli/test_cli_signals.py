@@ -1,0 +1,115 @@
+"""Ctrl-C during `topology launch`, whenever it comes: what is said, the exit code, what is left."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DEADLINE_S = 30.0
+
+Start = Callable[..., subprocess.Popen[str]]
+
+AGENT = """
+import threading
+import topology as lp
+
+def stubborn():
+    print("ready", flush=True)
+    lp.wait_for_stop()
+    print("stopping", flush=True)
+    threading.Event().wait()
+
+def polite():
+    print("ready", flush=True)
+    lp.wait_for_stop()
+
+def program_of(function):
+    program = lp.Program("pressed")
+    program.add_node(lp.PyNode(function), label="node")
+    return program
+
+def make_stubborn(): return program_of(stubborn)
+def make_polite(): return program_of(polite)
+
+def make_slowly():
+    print("building", flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Path:
+    path = tmp_path / "pressed.py"
+    path.write_text(AGENT)
+    return path
+
+
+def wait_for(process: subprocess.Popen[str], text: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:  # pytest-timeout is the deadline
+        if text in line:
+            return
+    raise AssertionError(f"it ended without {text!r}")
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("kind", ["local_mp", "local_mt"])
+def test_a_second_press_after_the_end_does_not_take_the_summary_away(
+    start_command: Start, agent: Path, kind: str
+) -> None:
+    process = start_command("launch", f"{agent}:make_polite", "-t", kind, "--terminal", "current_terminal")
+    wait_for(process, "ready")
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "stopped |")  # the last line of the view: the run has ended, the summary comes now
+    for _ in range(3):
+        process.send_signal(signal.SIGINT)
+    code, out, err = finish(process)
+    assert code == 130
+    assert "stopped after" in out
+    assert err == ""
+
+
+def test_two_presses_end_a_node_that_does_not_and_the_summary_comes(start_command: Start, agent: Path) -> None:
+    process = start_command("launch", f"{agent}:make_stubborn", "--terminal", "current_terminal")
+    wait_for(process, "ready")
+    process.send_signal(signal.SIGINT)
+    wait_for(process, "stopping")
+    process.send_signal(signal.SIGINT)
+    code, out, err = finish(process)
+    assert code == 130
+    assert " after 0:0" in out
+    assert "Traceback" not in err
+
+
+def test_a_press_while_the_agent_is_built_is_said(start_command: Start, agent: Path, runs: Path) -> None:
+    process = start_command("launch", f"{agent}:make_slowly")
+    wait_for(process, "building")
+    process.send_signal(signal.SIGINT)
+    assert finish(process) == (130, "", "interrupted while starting: nothing of it runs any more\n")
+    assert not list(runs.iterdir())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_run_that_was_interrupted_while_starting_is_stopped(
+    start_command: Start, agent: Path, runs: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    agent.write_text(AGENT + "PRELOAD = ('slow_module',)\n")
+    (tmp_path / "slow_module.py").write_text("print('preloading', flush=True)\nimport time\ntime.sleep(3600)\n")
+    process = start_command("launch", f"{agent}:make_polite")
+    wait_for(process, "preloading")
+    process.send_signal(number)
+    assert finish(process)[0::2] == (code, "interrupted while starting: nothing of it runs any more\n")
+    (path,) = runs.glob("*/run.json")
+    state = json.loads(path.read_text())
+    assert state["state"] == "stopped"
+    assert state["ended"] >= state["started"]
+    assert "interrupted while it was starting" in finish(start_command("status", "latest"))[1]
