@@ -19,7 +19,7 @@ from launch.surroundings import Surroundings
 from topology import address, stopping
 from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.context import StopToken, try_get_context
-from topology.errors import LaunchError
+from topology.errors import CourierError, LaunchError, ReplayError
 
 __all__ = ["Run"]
 
@@ -59,7 +59,7 @@ class Run:
         self._backend = backend
         surroundings = self._surroundings
         self._undo = [
-            address.register_endpoints(surroundings.endpoints.table, surroundings.secret),
+            address.register_endpoints(surroundings.endpoints.table, surroundings.secret, self._stop),
             stopping.register_run(self._stop),
         ]
         signals.register(self)
@@ -228,8 +228,8 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop("the with block of the run ended")
-        if error is None:
-            self._raise_failure()
+        if error is None or isinstance(error, CourierError | ReplayError):
+            self._raise_failure()  # the failure of a node is why a call of the block did not get through
         elif text := self._failure_text():
             add_note(error, text)
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from typing import final
+from typing import NamedTuple, final
 
-from topology.context import try_get_context
+from topology.context import StopToken, try_get_context
 from topology.errors import ProgramError
 
-__all__ = ["Address", "get_port_from_address", "register_endpoints"]
+__all__ = ["Address", "find_stop", "get_port_from_address", "register_endpoints"]
 
 
 @final
@@ -52,33 +52,47 @@ class Address:
         context = try_get_context()
         if context is not None and self.id in context.endpoints:
             return context.endpoints[self.id]
-        return self._table()[0][self.id]
+        return self._table().endpoints[self.id]
 
     def secret(self) -> bytes:
         """The secret of the run that this address belongs to. Raises like `resolve`."""
         context = try_get_context()
         if context is not None and self.id in context.endpoints:
             return context.secret
-        return self._table()[1]
+        return self._table().secret
 
-    def _table(self) -> tuple[Mapping[str, str], bytes]:
+    def _table(self) -> _Table:
         with _lock:
-            for endpoints, secret in reversed(_tables):
-                if self.id in endpoints:
-                    return endpoints, secret
+            for table in reversed(_tables):
+                if self.id in table.endpoints:
+                    return table
         raise ProgramError(
             f"{self!r} was resolved, but no running program has it: launch the program that its node was added to "
             "(or call node.allocate_address(address) before launching)"
         )
 
 
+class _Table(NamedTuple):
+    """What the launching script knows of a running program."""
+
+    endpoints: Mapping[str, str]
+    secret: bytes
+    stop: StopToken
+
+
 _lock = threading.Lock()
-_tables: list[tuple[Mapping[str, str], bytes]] = []
+_tables: list[_Table] = []
 
 
-def register_endpoints(endpoints: Mapping[str, str], secret: bytes) -> Callable[[], None]:
-    """Makes addresses resolvable in the launching script: for launchers. Returns a function that undoes it."""
-    table = (endpoints, secret)
+def register_endpoints(endpoints: Mapping[str, str], secret: bytes, stop: StopToken) -> Callable[[], None]:
+    """Makes addresses resolvable in the launching script: for launchers. Returns a function that undoes it.
+
+    Args:
+        endpoints: by `Address.id`.
+        secret: of the run.
+        stop: set when the program is to stop: for the clients that the script makes.
+    """
+    table = _Table(endpoints, secret, stop)
     with _lock:
         _tables.append(table)
 
@@ -87,6 +101,16 @@ def register_endpoints(endpoints: Mapping[str, str], secret: bytes) -> Callable[
             _tables[:] = [known for known in _tables if known is not table]
 
     return remove
+
+
+def find_stop(endpoint: str) -> StopToken | None:
+    """What tells a client of `endpoint` that the program stops: the node's own token, or that of the script's run."""
+    context = try_get_context()
+    if context is not None:
+        return context.stop
+    with _lock:
+        tables = list(_tables)
+    return next((table.stop for table in reversed(tables) if endpoint in table.endpoints.values()), None)
 
 
 def get_port_from_address(address: str) -> int:

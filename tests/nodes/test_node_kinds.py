@@ -193,3 +193,17 @@ def test_node_refuses_what_is_not_callable() -> None:
     for kind in (lp.PyNode, lp.PyClassNode, lp.CourierNode, lp.ReverbNode):
         with pytest.raises(TypeError, match="takes a"):
             kind(3)
+
+
+@pytest.mark.parametrize("kind", ["test_mt", "test_mp"])
+def test_a_script_that_calls_a_node_that_failed_hears_of_the_failure(kind: str) -> None:
+    program = lp.Program("broken")
+    node = lp.CourierNode(Broken)
+    program.add_node(node, label="broken")
+    with pytest.raises((ValueError, errors.NodeFailed), match="cannot be made"), lp.launch(program, kind):
+        node.create_handle().dereference().anything()
+
+
+class Broken:
+    def __init__(self) -> None:
+        raise ValueError("this object cannot be made")

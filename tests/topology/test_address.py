@@ -9,7 +9,7 @@ import pytest
 
 import topology as lp
 from topology.address import register_endpoints
-from topology.context import NodeContext, bind_context
+from topology.context import NodeContext, StopToken, bind_context
 from topology.errors import ProgramError
 
 
@@ -47,7 +47,7 @@ def test_a_node_resolves_by_its_context():
 
 def test_a_script_resolves_while_the_program_runs():
     address = lp.Address()
-    remove = register_endpoints({address.id: "unix:/tmp/x"}, b"secret")
+    remove = register_endpoints({address.id: "unix:/tmp/x"}, b"secret", StopToken())
     try:
         assert (address.resolve(), address.secret()) == ("unix:/tmp/x", b"secret")
     finally:
@@ -59,7 +59,7 @@ def test_a_script_resolves_while_the_program_runs():
 
 def test_the_program_launched_last_wins():
     address = lp.Address()
-    removers = [register_endpoints({address.id: endpoint}, b"") for endpoint in ("first:1", "second:2")]
+    removers = [register_endpoints({address.id: endpoint}, b"", StopToken()) for endpoint in ("first:1", "second:2")]
     try:
         assert address.resolve() == "second:2"
         removers[1]()
@@ -71,10 +71,10 @@ def test_the_program_launched_last_wins():
 
 def test_a_node_of_one_program_resolves_addresses_of_another_by_the_script():
     address = lp.Address()
-    remove = register_endpoints({address.id: "other:1"}, b"other")
+    remove = register_endpoints({address.id: "other:1"}, b"other", StopToken())
     try:
         with bind_context(context(endpoints={}, secret=b"own")):
-            assert (address.resolve(), address.secret()) == ("other:1", b"other")
+            assert (address.resolve(), address.secret()) == ("other:1", b"other", StopToken())
     finally:
         remove()
 

@@ -34,13 +34,18 @@ def in_thread(function, *args):
 
 
 def until(condition):
-    """Spins, within ten seconds, until the condition holds."""
+    """Looks every few milliseconds, within thirty seconds, until the condition holds.
 
-    def spin():
+    These are states that no event announces. Looking without a pause would keep the interpreter from the threads under
+    test, some of which go by how quickly calls follow one another.
+    """
+    pause = threading.Event()
+
+    def look():
         while not condition():
-            pass
+            pause.wait(0.005)
 
-    within(10, spin)
+    within(30, look)
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from time import monotonic
 from typing import Any, final
 
 from topology import errors
+from topology.address import find_stop
 from topology.clock import SYSTEM_CLOCK, Deadline
-from topology.context import StopToken, try_get_context
 from topology.nodes.courier import codec, transport
 from topology.nodes.courier.calls import RawReply, check_result
 from topology.nodes.courier.channel import AFTER_STOP_S, Channel
@@ -47,7 +47,6 @@ class Core:
         self._max_bytes = options.max_message_bytes
         self._closed = False
         self._stopped = False
-        self._token: StopToken | None = None
         self._unsubscribe: Callable[[], None] | None = None
         self._reset()
         _cores.add(self)
@@ -268,8 +267,8 @@ class Core:
     # --- the end -------------------------------------------------------------------------------------------------
 
     def _listen_for_stop(self) -> None:
-        context = try_get_context()
-        if context is None:
+        token = find_stop(self.address)
+        if token is None:
             return
         reference = weakref.ref(self)
 
@@ -278,7 +277,7 @@ class Core:
             if core is not None:
                 core.on_stop()
 
-        self._unsubscribe = context.stop.subscribe(on_stop)
+        self._unsubscribe = token.subscribe(on_stop)
 
     def on_stop(self) -> None:
         self._stopped = True
