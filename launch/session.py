@@ -75,7 +75,8 @@ class _Signals:
             yield
         finally:
             for number, handler in previous.items():
-                signal.signal(number, handler)
+                # Whoever pressed was answered, and the command is about to exit: one more must not break that off.
+                signal.signal(number, signal.SIG_IGN if self.received else handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame

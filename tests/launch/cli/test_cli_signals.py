@@ -58,8 +58,10 @@ def wait_for(process: subprocess.Popen[str], text: str) -> None:
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=DEADLINE_S)
-    return process.returncode, out, err
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out, err = process.stdout.read(), process.stderr.read()  # communicate() would miss what the line reader has read
+    return process.wait(DEADLINE_S), out, err
 
 
 @pytest.mark.parametrize("kind", ["local_mp", "local_mt"])
@@ -90,24 +92,26 @@ def test_two_presses_end_a_node_that_does_not_and_the_summary_comes(start_comman
     assert "Traceback" not in err
 
 
-def test_a_press_while_the_agent_is_built_is_said(start_command: Start, agent: Path, runs: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_a_press_while_the_agent_is_built_is_said(
+    start_command: Start, agent: Path, runs: Path, number: signal.Signals, code: int
+) -> None:
     process = start_command("launch", f"{agent}:make_slowly")
     wait_for(process, "building")
-    process.send_signal(signal.SIGINT)
-    assert finish(process) == (130, "", "interrupted while starting: nothing of it runs any more\n")
+    process.send_signal(number)
+    assert finish(process) == (code, "", "interrupted while starting: nothing of it runs any more\n")
     assert not list(runs.iterdir())
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_a_run_that_was_interrupted_while_starting_is_stopped(
-    start_command: Start, agent: Path, runs: Path, tmp_path: Path, number: signal.Signals, code: int
+    start_command: Start, agent: Path, runs: Path, tmp_path: Path
 ) -> None:
     agent.write_text(AGENT + "PRELOAD = ('slow_module',)\n")
     (tmp_path / "slow_module.py").write_text("print('preloading', flush=True)\nimport time\ntime.sleep(3600)\n")
     process = start_command("launch", f"{agent}:make_polite")
     wait_for(process, "preloading")
-    process.send_signal(number)
-    assert finish(process)[0::2] == (code, "interrupted while starting: nothing of it runs any more\n")
+    process.send_signal(signal.SIGINT)
+    assert finish(process)[0::2] == (130, "interrupted while starting: nothing of it runs any more\n")
     (path,) = runs.glob("*/run.json")
     state = json.loads(path.read_text())
     assert state["state"] == "stopped"
