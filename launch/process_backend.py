@@ -95,13 +95,13 @@ class ProcessBackend:
         self._wake_receiver = Channel(wake)
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
         self._servers: dict[Any, ForkServer] = {}
+        self._thread = threading.Thread(target=self._listen, name="processes of nodes", daemon=True)
         try:
             self._start_servers()
+            self._thread.start()
         except BaseException:
             self._release()
             raise
-        self._thread = threading.Thread(target=self._listen, name="processes of nodes", daemon=True)
-        self._thread.start()
 
     def _start_servers(self) -> None:
         plan = self._surroundings.plan

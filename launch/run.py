@@ -55,7 +55,7 @@ class Run:
         return f"<Run {self.run_id} {self.state}>"
 
     def start(self, backend: Backend) -> Run:
-        """Starts the nodes on `backend`: for launchers."""
+        """Starts the nodes on `backend`: for launchers. Raises `LaunchError` when the system has no thread for it."""
         self._backend = backend
         surroundings = self._surroundings
         self._undo = [
@@ -63,9 +63,13 @@ class Run:
             stopping.register_run(self._stop),
         ]
         signals.register(self)
-        at_exit.wait_for(self)
         _logger.info("the run %s starts; its logs are in %s", self.run_id, surroundings.directory.logs)
-        threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True).start()
+        try:
+            threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True).start()
+        except RuntimeError as error:
+            self._close()
+            raise LaunchError(f"The system refused a thread for the run: {error}. Nothing was started.") from error
+        at_exit.wait_for(self)
         self._engine.started.wait()  # some Pythons start no thread once the script has ended
         return self
 
@@ -249,16 +253,20 @@ class Run:
         try:
             self._engine.run(self._backend)
         finally:
-            self._backend.close()
-            self._tell_script("the program has ended")
-            for undo in self._undo:
-                undo()
-            self._recorder.ended(self._failure_text())
-            self._report_late()
-            self._surroundings.release()
-            signals.unregister(self)
-            self._engine.started.set()
-            self._ended.set()
+            self._close()
+
+    def _close(self) -> None:
+        assert self._backend is not None
+        self._backend.close()
+        self._tell_script("the program has ended")
+        for undo in self._undo:
+            undo()
+        self._recorder.ended(self._failure_text())
+        self._report_late()
+        self._surroundings.release()
+        signals.unregister(self)
+        self._engine.started.set()
+        self._ended.set()
 
     def _report_late(self) -> None:
         for node, record in zip(self._nodes, self._engine.supervisor.nodes, strict=True):

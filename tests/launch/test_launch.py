@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import topology as lp
+from launch import signals
 from launch.plan import LaunchOptions
 from launch.run_directory import list_runs
 from topology.errors import LaunchError, NodeFailed, ProgramError, SerializationError
@@ -492,3 +493,23 @@ def test_the_log_of_a_node_has_its_traceback_also_when_it_is_started_again(kind:
     log = (run.run_directory / "logs" / "flaky-0.log").read_text()
     assert log.count("Traceback") == 2
     assert log.rstrip().endswith("RuntimeError: the error of the node")
+
+
+@pytest.mark.parametrize("kind", ["test_mt", "test_mp"])
+@pytest.mark.parametrize("refused", ["run ", "processes of nodes"])
+def test_a_system_without_threads_leaves_nothing_half_started(
+    kind: str, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def no_thread(thread: threading.Thread) -> None:
+        if thread.name.startswith(refused):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    if (kind, refused) == ("test_mt", "processes of nodes"):
+        pytest.skip("no such thread")
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    with no_leaks(), pytest.raises((lp.errors.LaunchError, RuntimeError), match="can't start new thread"):
+        lp.launch(lp.make_program(lp.PyNode(print)), kind)
+    assert signals.active_runs() == []
