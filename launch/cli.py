@@ -77,7 +77,10 @@ class CommandLaunchType(enum.StrEnum):
 AgentArgument = Annotated[str, typer.Argument(help="An agent's name, module:function, or path/to/file.py:function.")]
 RunArgument = Annotated[str, typer.Argument(help="A run: its name, the beginning of it, its path, or 'latest'.")]
 EnvironmentOption = Annotated[
-    str | None, typer.Option("--environment", "-e", help="The setting 'environment', e.g. catch or gym:CartPole-v1.")
+    str | None,
+    typer.Option(
+        "--environment", "-e", help="The setting 'environment', e.g. catch, gym:CartPole-v1 or file.py:function."
+    ),
 ]
 ActorsOption = Annotated[int | None, typer.Option("--num-actors", "-n", min=1, help="The setting 'num_actors'.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Seed of the run; every node derives its own from it.")]
@@ -253,6 +256,30 @@ def stop(
 
     directory = find_run(run)
     typer.echo(f"{directory.run_id}: {stop_run(directory, now=now, timeout_s=timeout)}")
+
+
+@app.command()
+def prune(
+    keep: Annotated[int, typer.Option("--keep", min=0, help="Keep so many of the newest runs.")] = 0,
+    older_than: Annotated[
+        float, typer.Option("--older-than", min=0, help="Only runs that began so many days ago.")
+    ] = 0,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete the directories of runs that are over, with their logs, metrics and checkpoints."""
+    from launch.run_control import old_runs, remove_run
+
+    if not keep and not older_than:
+        raise typer.BadParameter("say what may go: --keep N, --older-than DAYS, or both")
+    runs = old_runs(keep=keep, older_than_s=older_than * 86_400)
+    for run in runs:
+        typer.echo(run.path)
+    if not runs or not (yes or typer.confirm(f"Delete these {len(runs)} runs?")):
+        typer.echo("nothing was deleted")
+        return
+    for run in runs:
+        remove_run(run)
+    typer.echo(f"{len(runs)} runs were deleted")
 
 
 def _console() -> Console:

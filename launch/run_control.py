@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -16,11 +17,12 @@ from launch.watch import LOST, clean, read_state
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.errors import LaunchError
 
-__all__ = ["LATEST", "find_run", "follow_logs", "log_files", "read_logs", "stop_run"]
+__all__ = ["LATEST", "find_run", "follow_logs", "log_files", "old_runs", "read_logs", "remove_run", "stop_run"]
 
 LATEST = "latest"
 """The name that always means the newest run."""
 
+_SILENT_S = 86_400.0
 _POLL_S = 0.1  # another process's files have no event to wait for
 
 
@@ -107,6 +109,34 @@ def stop_run(directory: RunDirectory, *, now: bool = False, timeout_s: float = 6
     if now:
         _kill_nodes(directory)
     return str(read_state(directory)["state"])
+
+
+def old_runs(*, keep: int = 0, older_than_s: float = 0.0, clock: Clock = SYSTEM_CLOCK) -> list[RunDirectory]:
+    """The runs in the base directory that are over, but for the newest `keep` and those that began less long ago."""
+    now = clock.time()
+    over = [(run, started) for run in list_runs() if (started := _start_of_ended(run, now)) is not None]
+    return [run for run, started in over[keep:] if now - started >= older_than_s]
+
+
+def _start_of_ended(directory: RunDirectory, now: float) -> float | None:
+    """When a run began that is over; None for one that goes on or may do so, and for what cannot be read."""
+    try:
+        state = read_state(directory)
+        if state["state"] == LOST:  # or it goes on, on another machine that shares this directory
+            newest = max(path.stat().st_mtime for path in directory.path.rglob("*"))
+            return float(state["started"]) if now - newest >= _SILENT_S else None
+    except (LaunchError, OSError):
+        return None
+    return float(state["started"]) if state["state"] in ENDED_STATES else None
+
+
+def remove_run(directory: RunDirectory) -> None:
+    """Deletes the directory of a run that is over. Raises LaunchError when it goes on, `OSError` when it cannot."""
+    if not _has_ended(directory):
+        raise LaunchError(f"The run {directory.run_id} goes on: `topology stop {directory.run_id}` ends it")
+    if directory.logs.is_symlink():  # $LAUNCHPAD_LOGGING_DIR: the logs are of this run, too
+        shutil.rmtree(directory.logs.resolve(), ignore_errors=True)
+    shutil.rmtree(directory.path)
 
 
 def _wait_until(condition: Callable[[], bool], timeout_s: float, clock: Clock = SYSTEM_CLOCK) -> bool:

@@ -106,6 +106,16 @@ def test_a_tmux_session_has_a_window_for_every_node(tmp_path: Path, monkeypatch:
             check=True,
         )
         assert windows.stdout.split() == ["waiter/0", "waiter/1"]
+        options = [
+            subprocess.run(
+                ["tmux", "show-window-options", "-v", "-t", f"the-session:{window}", "remain-on-exit"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+            for window in windows.stdout.split()
+        ]
+        assert options == ["on\n", "on\n"]  # else the session would be gone before anybody attaches to it
     finally:
         run.stop()
         subprocess.run(["tmux", "kill-server"], check=False, capture_output=True)

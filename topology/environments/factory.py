@@ -1,15 +1,19 @@
-"""Environments by name: what the command line and configurations use."""
+"""Environments by name, by path, by factory: what the command line and configurations use."""
 
 from __future__ import annotations
 
 import difflib
-import inspect
-from typing import Protocol
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
 import dm_env
 
+from topology.environments.by_path import call_factory, find_factory, takes_seed
 from topology.environments.catch import Catch
 from topology.errors import ProgramError
+
+if TYPE_CHECKING:
+    import gymnasium
 
 __all__ = ["EnvironmentFactory", "make_environment"]
 
@@ -17,7 +21,7 @@ __all__ = ["EnvironmentFactory", "make_environment"]
 class EnvironmentFactory(Protocol):
     """Makes one environment; a factory without a `seed` parameter is called without."""
 
-    def __call__(self, *, seed: int | None = None) -> dm_env.Environment: ...
+    def __call__(self, *, seed: int | None = None) -> dm_env.Environment | gymnasium.Env[Any, Any]: ...
 
 
 _BUILT_IN = {"catch": Catch}
@@ -25,14 +29,17 @@ _GYMNASIUM = "gym:"
 
 
 def make_environment(
-    environment: str | dm_env.Environment | EnvironmentFactory, seed: int | None = None
+    environment: str | dm_env.Environment | gymnasium.Env[Any, Any] | EnvironmentFactory, seed: int | None = None
 ) -> dm_env.Environment:
-    """An environment by name, by factory, or as it is.
+    """An environment by name, by path, by factory, or as it is.
 
     Args:
         environment: "catch"; "gym:" and any Gymnasium id with discrete actions, e.g. "gym:CartPole-v1"; a function
-            that returns a `dm_env` environment; or such an environment, which is returned as it is.
-        seed: of its randomness; None for a different one each time. Not used for an environment that exists already.
+            that returns a `dm_env` or a Gymnasium environment, or where it is: "package.module:function" or
+            "path/to/file.py:function"; or an environment. One of `dm_env` is returned as it is, one of Gymnasium
+            behind `GymnasiumEnvironment`.
+        seed: of its randomness; None for a different one each time. Not used for a `dm_env` environment that exists
+            already.
 
     Raises:
         ProgramError: nothing of that name, or an environment that does not fit.
@@ -43,16 +50,39 @@ def make_environment(
     """
     if isinstance(environment, str):
         return _by_name(environment, seed)
-    if isinstance(environment, dm_env.Environment):
-        return environment
+    if (found := _adapt(environment, seed)) is not None:
+        return found
     if not callable(environment):
         raise ProgramError(
-            f"make_environment() takes a name, a dm_env.Environment or a function that returns one, got {environment!r}"
+            f"make_environment() takes a name, an environment or a function that returns one, got {environment!r}"
         )
-    made = environment(seed=seed) if _takes_seed(environment) else environment()
-    if not isinstance(made, dm_env.Environment):
-        raise ProgramError(f"The environment factory {environment!r} returned {made!r}, not a dm_env.Environment")
-    return made
+    made = environment(seed=seed) if takes_seed(environment) else environment()
+    return _checked(made, f"The environment factory {environment!r}", seed)
+
+
+def _checked(made: object, who: str, seed: int | None) -> dm_env.Environment:
+    if (found := _adapt(made, seed)) is None:
+        raise ProgramError(f"{who} returned {made!r}, not a dm_env.Environment or a gymnasium.Env")
+    return found
+
+
+def _adapt(value: object, seed: int | None) -> dm_env.Environment | None:
+    """`value` as a `dm_env` environment; None when it is no environment."""
+    if isinstance(value, dm_env.Environment):
+        return value
+    if "gymnasium" not in sys.modules:
+        return None  # whoever has an environment of it has imported it
+    import gymnasium
+
+    if not isinstance(value, gymnasium.Env):
+        return None
+    from topology.environments.gymnasium import GymnasiumEnvironment
+
+    try:
+        return GymnasiumEnvironment(value, seed=seed)
+    except ProgramError as error:
+        value.close()
+        raise ProgramError(f"The environment {value} cannot be used: {error}") from error
 
 
 def _by_name(name: str, seed: int | None) -> dm_env.Environment:
@@ -62,11 +92,16 @@ def _by_name(name: str, seed: int | None) -> dm_env.Environment:
         from topology.environments.gymnasium import make_gymnasium
 
         return make_gymnasium(name.removeprefix(_GYMNASIUM), seed)
+    if ":" in name:
+        return _checked(call_factory(name, find_factory(name), seed=seed), f"environment {name!r}: the function", seed)
+    if name.endswith(".py"):
+        raise ProgramError(f"environment {name!r} is a file: say which function makes it, {name}:FUNCTION")
     near = _near_matches(name)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     raise ProgramError(
         f"There is no environment {name!r}.{hint} Known are {', '.join(map(repr, sorted(_BUILT_IN)))}, and every "
-        "Gymnasium id with discrete actions, written 'gym:CartPole-v1'."
+        "Gymnasium id with discrete actions, written 'gym:CartPole-v1'. One of your own is written "
+        "package.module:function or path/to/file.py:function."
     )
 
 
@@ -79,11 +114,3 @@ def _near_matches(name: str) -> list[str]:
     near = difflib.get_close_matches(wanted, by_lower, n=3, cutoff=0.7)
     near += difflib.get_close_matches(_GYMNASIUM + wanted, by_lower, n=3, cutoff=0.8)
     return list(dict.fromkeys(by_lower[match] for match in near))[:3]
-
-
-def _takes_seed(factory: EnvironmentFactory) -> bool:
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # a builtin without a signature
-        return False
-    return any(p.name == "seed" or p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)

@@ -73,6 +73,56 @@ def test_what_an_agent_module_offers_to_the_launcher(agents: Path) -> None:
     assert agent.local_resources({"num_actors": "7"}) == {"actor": 7}
 
 
+def resources_of(name: str, function: object, texts: dict[str, str]) -> object:
+    agent = find_agent(name)
+    agent.module.local_resources = function
+    return agent.local_resources(texts)
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "expected"),
+    [
+        ("toy", lambda: {"actor": 0}, {"actor": 0}),
+        ("toy", lambda config, extra=1: {"actor": config.num_actors}, {"actor": 5}),
+        ("toy_agents.agent:plain", lambda num_actors: {"actor": num_actors}, {"actor": 5}),
+        ("toy_agents.agent:plain", lambda name: {"actor": name}, {"actor": "plain"}),  # its default
+        ("toy_agents.agent:plain", lambda **settings: settings, {"num_actors": 5, "name": "plain"}),
+        ("toy_agents.agent:plain", lambda: None, None),
+    ],
+)
+def test_local_resources_gets_what_it_has_parameters_for(
+    agents: Path, name: str, function: object, expected: object
+) -> None:
+    assert resources_of(name, function, {"num_actors": "5"}) == expected
+
+
+def for_a_config(config):  # type: ignore[no-untyped-def]
+    return {}
+
+
+def for_two(config, other):  # type: ignore[no-untyped-def]
+    return {}
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "message"),
+    [
+        (
+            "toy_agents.agent:plain",
+            for_a_config,
+            "for_a_config(config) can be given the settings num_actors, name: missing a required argument: 'config'",
+        ),
+        ("toy", for_two, "for_two(config, other) can be given the Config of the agent: missing"),
+        ("toy", lambda: 3, "local_resources of agent 'toy' returned 3, not a dict from the labels of groups"),
+        ("toy", lambda: {}["key"], "agent 'toy' raised KeyError: 'key'"),
+    ],
+)
+def test_local_resources_that_does_not_fit_is_said(agents: Path, name: str, function: object, message: str) -> None:
+    with pytest.raises(ProgramError) as caught:
+        resources_of(name, function, {})
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "parts"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,8 +14,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from launch.cli import app
+from launch.run_control import remove_run
 from launch.run_directory import RunDirectory
 from topology import __version__
+from topology.errors import LaunchError
 
 STARTED = 1_700_000_000.0
 
@@ -30,7 +33,7 @@ def call(agents: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 def test_help_and_version(call: Callable[..., Result]) -> None:
     assert f"topology {__version__}" in call("--version").stdout
     text = call("--help").stdout
-    for command in ("list", "graph", "launch", "status", "logs", "stop"):
+    for command in ("list", "graph", "launch", "status", "logs", "stop", "prune"):
         assert command in text
 
 
@@ -156,3 +159,52 @@ def test_the_command_starts_at_once_and_loads_nothing_heavy(agents: Path) -> Non
         )
         assert result.stdout.splitlines()[-1] == "[]"
         assert time.perf_counter() - begin < 10  # 0.2 s here; a loaded CI machine is not what is tested
+
+
+@pytest.fixture
+def all_runs(make_run: Callable[..., RunDirectory]) -> dict[str, RunDirectory]:
+    """From old to new: two that are over, one that is lost, one on another machine, one that runs, one that is over."""
+    now, day = time.time(), 86_400.0
+    runs = {
+        "oldest": make_run("toy-oldest", state="finished", started=now - 9 * day, ended=now - 8 * day),
+        "failed": make_run("toy-failed", state="failed", started=now - 7 * day, ended=now - 7 * day),
+        "lost": make_run("toy-lost", pid=2**22 + 1, started=now - 5 * day),
+        "elsewhere": make_run("toy-elsewhere", pid=2**22 + 1, started=now - 5 * day, logs={"actor-0": "just now"}),
+        "running": make_run("toy-running", started=now - 4 * day),
+        "newest": make_run("toy-newest", state="stopped", started=now - day, ended=now - day),
+    }
+    for path in [*runs["lost"].path.rglob("*"), *runs["oldest"].path.rglob("*")]:
+        os.utime(path, (now - 5 * day, now - 5 * day))
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        (["--keep", "1"], {"newest"}),
+        (["--keep", "2"], {"lost", "newest"}),
+        (["--older-than", "6"], {"lost", "newest"}),
+        (["--older-than", "6", "--keep", "3"], {"failed", "lost", "newest"}),
+        (["--older-than", "20"], {"oldest", "failed", "lost", "newest"}),
+    ],
+)
+def test_pruning_deletes_old_runs_that_are_over(
+    call: Callable[..., Result], all_runs: dict[str, RunDirectory], options: list[str], left: set[str]
+) -> None:
+    result = call("prune", "--yes", *options)
+    assert result.exit_code == 0, result.output
+    assert {name for name, run in all_runs.items() if run.path.exists()} == left | {"running", "elsewhere"}
+
+
+def test_pruning_asks(call: Callable[..., Result], all_runs: dict[str, RunDirectory]) -> None:
+    result = call("prune", "--keep", "3")  # nobody answers
+    assert result.exit_code == 1
+    assert str(all_runs["oldest"].path) in result.stdout
+    assert "Delete these 1 runs?" in result.stdout
+    assert all_runs["oldest"].path.exists()
+    assert call("prune", "--yes").exit_code == 2  # not everything by mistake
+
+
+def test_a_run_that_goes_on_is_not_removed(make_run: Callable[..., RunDirectory]) -> None:
+    with pytest.raises(LaunchError, match="goes on"):
+        remove_run(make_run())

@@ -16,7 +16,8 @@ class DQNConfig:
     """Settings of a distributed DQN. The defaults suit small environments, Catch and CartPole among them.
 
     Attributes:
-        environment: see `topology.environments.make_environment`.
+        environment: a name (catch, gym:CartPole-v1) or where a function is that makes one (module:function,
+            path/to/file.py:function); see `topology.environments.make_environment`.
         num_actors: how many actors; each has its own epsilon, see `epsilon_ladder`.
         seed: of everything random, together with each node's own seed.
         max_actor_steps: steps of all actors after which the program ends; None for never.
