@@ -636,3 +636,34 @@ def test_a_forked_child_has_connections_of_its_own(tmp_path, scheme):
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "good\n", "")
+
+
+ERRORS_IN_CYCLES = """
+import gc
+import numpy as np
+from topology.nodes.courier import Client, Server
+
+def fail(array):
+    raise ValueError("on purpose")
+
+with Server("errors") as server:
+    server.bind("fail", fail)
+    client = Client(server.address)
+    for size in (1, 1_000, 100_000, 3_000_000):
+        array = np.zeros(size, np.uint8)
+        for call in (client.fail, client.missing, lambda a: client.futures.fail(a).result()):
+            for _ in range(5):
+                try:
+                    call(array)
+                except Exception as error:
+                    error.myself = error  # what `self.last_error = error` amounts to
+    gc.collect()
+    client.close()
+print("fine")
+"""
+
+
+def test_errors_that_users_keep_crash_no_garbage_collection():
+    """CPython before 3.13 crashes when it collects a memoryview that a `PickleBuffer` exports; see its issue 77894."""
+    done = subprocess.run([sys.executable, "-c", ERRORS_IN_CYCLES], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "fine\n", done.stderr

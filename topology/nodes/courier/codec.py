@@ -178,7 +178,8 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     kind = dtype.str if dtype.kind in _PLAIN_KINDS and not dtype.metadata else dtype
     if array.nbytes < _OUT_OF_BAND_BYTES:
         return _array, (bytearray(array.tobytes()), kind, array.shape, fortran)
-    return _array, (pickle.PickleBuffer(array.reshape(-1).view("u1").data), kind, array.shape, fortran)
+    # Of the array itself, not of a memoryview: CPython before 3.13 crashes when it collects that with its exporter.
+    return _array, (pickle.PickleBuffer(array.reshape(-1).view("u1")), kind, array.shape, fortran)
 
 
 _numpy_ndarray: Any = None
