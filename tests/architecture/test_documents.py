@@ -1,6 +1,7 @@
 """Every code block of the README and of docs/ runs.
 
-`python` blocks of one document run top to bottom as one script; in `console` blocks every line that starts with `$ `
+`python` blocks of one document run top to bottom as one script, but for those after the comment `<!-- file: NAME -->`:
+these are files, which the commands of the document run. In `console` blocks every line that starts with `$ `
 is a command that must succeed; those after the comment `<!-- slow -->` take minutes. A block after the comment
 `<!-- main-job -->` or `<!-- tests -->` sets up a machine: the file .ci/run runs those two.
 """
@@ -26,7 +27,15 @@ SLOW_TIMEOUT_S = 1800
 
 def blocks(document: Path, kind: str, *, slow: bool = False) -> list[str]:
     found = [m for m in BLOCK.finditer(document.read_text()) if m["kind"] == kind and m["mark"] not in SET_UP]
-    return [m["text"] for m in found if (m["mark"] == "slow") is slow]
+    return [m["text"] for m in found if (m["mark"] == "slow") is slow and not (m["mark"] or "").startswith("file: ")]
+
+
+def write_files(document: Path, folder: Path) -> list[str]:
+    """The files that the document asks the reader to write; their names."""
+    found = [m for m in BLOCK.finditer(document.read_text()) if (m["mark"] or "").startswith("file: ")]
+    for match in found:
+        (folder / match["mark"].removeprefix("file: ")).write_text(match["text"])
+    return [match["mark"].removeprefix("file: ") for match in found]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -46,6 +55,7 @@ def test_every_block_is_of_a_kind_that_runs(document: Path) -> None:
 @pytest.mark.timeout(TIMEOUT_S + 10)
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d, "python")], ids=lambda path: path.name)
 def test_python_blocks_run(document: Path, tmp_path: Path) -> None:
+    write_files(document, tmp_path)
     script = tmp_path / f"{document.stem}.py"
     script.write_text("\n".join(blocks(document, "python")))
     done = subprocess.run(
@@ -63,11 +73,8 @@ def test_python_blocks_run(document: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(TIMEOUT_S + 10)
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d, "console")], ids=lambda path: path.name)
 def test_console_commands_succeed(document: Path, tmp_path: Path) -> None:
-    # The scripts that the document asks the reader to write.
-    for match in re.finditer(
-        r"<!-- file: (\S+) -->\n```python\n(.*?)^```$", document.read_text(), re.MULTILINE | re.DOTALL
-    ):
-        (tmp_path / match[1]).write_text(match[2])
+    commands = "\n".join(blocks(document, "console"))
+    assert all(name in commands for name in write_files(document, tmp_path)), "a file that no command of it runs"
     run_commands(document, tmp_path, slow=False, timeout_s=TIMEOUT_S)
 
 
@@ -75,6 +82,7 @@ def test_console_commands_succeed(document: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(SLOW_TIMEOUT_S + 10)
 @pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d, "console", slow=True)], ids=lambda p: p.name)
 def test_slow_console_commands_succeed(document: Path, tmp_path: Path) -> None:
+    write_files(document, tmp_path)
     run_commands(document, tmp_path, slow=True, timeout_s=SLOW_TIMEOUT_S)
 
 
