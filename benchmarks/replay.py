@@ -327,7 +327,7 @@ def main() -> int:
 
 
 def compare_checkpoints(
-    options: argparse.Namespace, *, with_peer: bool, count: int = 100_000, wanted: float = 3
+    options: argparse.Namespace, *, with_peer: bool, count: int = 100_000, target: float = 3
 ) -> bool:
     """Seconds to save and to restore `count` small items; starting the server is part of restoring."""
     ours: list[tuple[float, float]] = []
@@ -343,13 +343,13 @@ def compare_checkpoints(
     reached = True
     for index, what in enumerate(("save", "restore")):
         mine = statistics.median(times[index] for times in ours)
-        line: dict[str, Any] = {"bar": f"checkpoint {what} {count} small", "unit": "s", "ours": round(mine, 3)}
+        line: dict[str, Any] = {"name": f"checkpoint {what} {count} small", "unit": "s", "ours": round(mine, 3)}
         if theirs:
             other = statistics.median(times[index] for times in theirs)
             line.update(
-                peer=round(other, 3), ratio=round(other / mine, 2), wanted=wanted, reached=other / mine >= wanted
+                peer=round(other, 3), ratio=round(other / mine, 2), target=target, met=other / mine >= target
             )
-            reached &= bool(line["reached"])
+            reached &= bool(line["met"])
         print(json.dumps(line), flush=True)
     return reached
 
