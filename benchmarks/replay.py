@@ -346,9 +346,7 @@ def compare_checkpoints(
         line: dict[str, Any] = {"name": f"checkpoint {what} {count} small", "unit": "s", "ours": round(mine, 3)}
         if theirs:
             other = statistics.median(times[index] for times in theirs)
-            line.update(
-                peer=round(other, 3), ratio=round(other / mine, 2), target=target, met=other / mine >= target
-            )
+            line.update(peer=round(other, 3), ratio=round(other / mine, 2), target=target, met=other / mine >= target)
             reached &= bool(line["met"])
         print(json.dumps(line), flush=True)
     return reached

@@ -119,7 +119,8 @@ def test_the_traceback_of_groups_nested_too_deep() -> None:
         error = ExceptionGroup("outer", [error])
     outcome = outcome_of(raised(error), stopping=False)
     assert outcome.message == "ExceptionGroup: outer (1 sub-exception)"
-    assert "RecursionError" in outcome.remote_traceback
+    # How deep Python gets depends on the stack it starts from: it shows the first ten levels, or gives up.
+    assert "max_group_depth" in outcome.remote_traceback or "RecursionError" in outcome.remote_traceback
     while isinstance(error, ExceptionGroup):  # or freeing them would recurse, too
         error = error.exceptions[0]
 

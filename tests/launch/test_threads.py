@@ -228,7 +228,7 @@ def test_a_log_on_a_full_disk_is_said_once_and_the_node_goes_on(
 
 
 def test_what_a_stopped_node_held_goes_without_a_garbage_collection() -> None:
-    """Frames that lie in cycles with their error go in no order: arrays that were being sent then crash CPython 3.11."""
+    """Frames in a cycle with their error go in no order, and arrays that were being sent then crash CPython 3.11."""
 
     class Held:
         pass

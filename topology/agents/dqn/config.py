@@ -121,7 +121,9 @@ class DQNConfig:
             f"{name}={getattr(self, name)}: at least 1" for name in at_least_one.split() if getattr(self, name) < 1
         ]
         above_zero = "learning_rate final_learning_rate max_gradient_norm huber_delta checkpoint_period_s"
-        faults += [f"{name}={getattr(self, name)}: above 0" for name in above_zero.split() if not getattr(self, name) > 0]
+        faults += [
+            f"{name}={getattr(self, name)}: above 0" for name in above_zero.split() if not getattr(self, name) > 0
+        ]
         unit = "discount priority_exponent importance_sampling_exponent evaluator_epsilon"
         faults += [
             f"{name}={getattr(self, name)}: between 0 and 1"

@@ -179,7 +179,8 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     if array.nbytes < _OUT_OF_BAND_BYTES:
         return _array, (bytearray(array.tobytes()), kind, array.shape, fortran)
     # Of the array itself, not of a memoryview: CPython before 3.13 crashes when it collects that with its exporter.
-    return _array, (pickle.PickleBuffer(array.reshape(-1).view("u1")), kind, array.shape, fortran)
+    memory: Any = array.reshape(-1).view("u1")  # a buffer, though its type does not say so before Python 3.12
+    return _array, (pickle.PickleBuffer(memory), kind, array.shape, fortran)
 
 
 _numpy_ndarray: Any = None
