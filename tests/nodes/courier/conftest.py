@@ -10,19 +10,12 @@ from pathlib import Path
 import pytest
 
 from topology.nodes.courier import Client, Server
-from topology.testing import no_leaks
 
 _names = itertools.count()
 
 
-@pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
-    with no_leaks():
-        yield
-
-
 @pytest.fixture
-def closing(_nothing_left: None) -> Iterator[ExitStack]:
+def closing(nothing_left_behind: None) -> Iterator[ExitStack]:
     """Ends what is pushed on it, last first."""
     with ExitStack() as stack:
         yield stack
