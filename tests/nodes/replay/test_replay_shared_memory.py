@@ -276,7 +276,9 @@ def test_a_forked_child_keeps_the_arrays_it_saw(client):
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads: that it works is what we test
+        # Python and, where an earlier test has loaded it, JAX warn of forking with threads: that it works is the test.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore", RuntimeWarning)
         child = context.Process(target=_in_the_child, args=(held, client, theirs))
         child.start()
     try:
