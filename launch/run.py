@@ -64,13 +64,14 @@ class Run:
         ]
         signals.register(self)
         _logger.info("the run %s starts; its logs are in %s", self.run_id, surroundings.directory.logs)
-        try:
-            threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True).start()
-        except RuntimeError as error:
-            self._close()
-            raise LaunchError(f"The system refused a thread for the run: {error}. Nothing was started.") from error
-        at_exit.wait_for(self)
-        self._engine.started.wait()  # some Pythons start no thread once the script has ended
+        with signals.waiting():  # a Ctrl-C is raised when the run is one that the end of the script waits for
+            try:
+                threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True).start()
+            except RuntimeError as error:
+                self._close()
+                raise LaunchError(f"The system refused a thread for the run: {error}. Nothing was started.") from error
+            at_exit.wait_for(self)
+            self._engine.started.wait()  # some Pythons start no thread once the script has ended
         return self
 
     def post_stop(self, reason: str) -> None:
