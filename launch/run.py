@@ -64,7 +64,7 @@ class Run:
         ]
         signals.register(self)
         _logger.info("the run %s starts; its logs are in %s", self.run_id, surroundings.directory.logs)
-        with signals.waiting():  # a Ctrl-C is raised when the run is one that the end of the script waits for
+        with signals.waiting(raise_later=True):  # a Ctrl-C from here on stops the run, and is raised by its `wait`
             try:
                 threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True).start()
             except RuntimeError as error:

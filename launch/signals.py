@@ -68,8 +68,12 @@ def restore() -> None:
 
 
 @contextlib.contextmanager
-def waiting() -> Iterator[None]:
-    """While the main thread waits for a run inside: signals stop the run, and are raised when the block ends."""
+def waiting(*, raise_later: bool = False) -> Iterator[None]:
+    """While the main thread waits for a run inside: signals stop the run, and are raised when the block ends.
+
+    Args:
+        raise_later: not at the end of this block, but of the next: the caller is to get its run first.
+    """
     global _waiting
     if not _in_main_thread():
         yield
@@ -79,7 +83,9 @@ def waiting() -> Iterator[None]:
         yield
     finally:
         _waiting -= 1
-        received, _received[:] = list(_received), []
+        received: list[int] = []
+        if not raise_later:
+            received, _received[:] = list(_received), []
         handler = _handler_before(received[0]) if received else None
         restore()
     if handler is not None:
