@@ -86,7 +86,7 @@ class _Shard:
 
     def _answered(self, probe: Future[Any]) -> None:
         error = CancelledError() if probe.cancelled() else probe.exception()
-        if isinstance(error, ConnectionBroken):
+        if isinstance(error, ConnectionBroken | ServerStopped):  # the latter while it is still about to end
             self._probe()
         elif error is None:
             _logger.warning("replay: shard %s is back", self.address)
