@@ -152,7 +152,7 @@ def _hints(owner: Any) -> dict[str, Any]:
 
 
 def _of_dataclass(config: type[Any]) -> Iterable[Setting]:
-    hints, docs = _hints(config), _attribute_docs(inspect.getdoc(config) or "")
+    hints, docs = _hints(config), _inherited_docs(config)
     for field in dataclasses.fields(config):
         if not field.init:
             continue
@@ -170,6 +170,14 @@ def _of_parameters(parameters: Iterable[inspect.Parameter], hints: Mapping[str, 
             continue
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         yield Setting(name=parameter.name, annotation=hints.get(parameter.name, Any), default=default)
+
+
+def _inherited_docs(config: type[Any]) -> dict[str, str]:
+    """What the docstrings of a class and of those it is made from say of its attributes; the nearest wins."""
+    docs: dict[str, str] = {}
+    for owner in reversed(config.__mro__):
+        docs |= _attribute_docs(inspect.cleandoc(owner.__dict__.get("__doc__") or ""))
+    return docs
 
 
 def _attribute_docs(docstring: str) -> dict[str, str]:

@@ -12,7 +12,15 @@ from dm_env import specs
 from topology.environments.specs import EnvironmentSpec
 from topology.nodes.replay.writers import TrajectoryWriter
 
-__all__ = ["NStepReturn", "NStepReturns", "NStepTransitionAdder", "Transition", "transition_signature"]
+__all__ = [
+    "NStepReturn",
+    "NStepReturns",
+    "NStepTransitionAdder",
+    "Transition",
+    "action_signature",
+    "stored_action",
+    "transition_signature",
+]
 
 
 class Transition(NamedTuple):
@@ -30,16 +38,21 @@ class Transition(NamedTuple):
 
 
 def transition_signature(spec: EnvironmentSpec) -> Transition:
-    """The specs of a transition of an environment with discrete actions."""
+    """The specs of a transition. Discrete actions are int32, others as in their spec."""
     number = specs.Array((), np.float32)
-    return Transition(spec.observations, specs.Array((), np.int32), number, number, spec.observations)
+    return Transition(spec.observations, action_signature(spec.actions), number, number, spec.observations)
+
+
+def action_signature(actions: specs.Array) -> specs.Array:
+    """How actions are stored: int32 when they are discrete, else as in their spec."""
+    return specs.Array((), np.int32) if isinstance(actions, specs.DiscreteArray) else actions
 
 
 class NStepReturn(NamedTuple):
     """A transition that ends now and began `span` steps ago, without its observations; see `Transition`."""
 
     span: int
-    action: int
+    action: Any
     reward: float
     discount: float
 
@@ -61,13 +74,13 @@ class NStepReturns:
             raise ValueError(f"n_step must be at least 1, got {n_step}")
         self._n_step = n_step
         self._discount = discount
-        self._steps: deque[tuple[int, float, float]] = deque()
+        self._steps: deque[tuple[Any, float, float]] = deque()
 
     def begin(self) -> None:
         """Begins an episode. What is left of one that did not end is dropped."""
         self._steps.clear()
 
-    def step(self, action: int, next_timestep: dm_env.TimeStep) -> list[NStepReturn]:
+    def step(self, action: Any, next_timestep: dm_env.TimeStep) -> list[NStepReturn]:
         """The returns that this step completes: at most one, and all that are left at the end of an episode."""
         self._steps.append((action, float(next_timestep.reward), self._discount * float(next_timestep.discount)))
         completed = []
@@ -123,8 +136,8 @@ class NStepTransitionAdder:
         self._returns.begin()
         self._append(timestep.observation, None)
 
-    def observe(self, action: int, next_timestep: dm_env.TimeStep) -> None:
-        """Adds a step. Blocks while replay lets nothing in.
+    def observe(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = None, state: Any = None) -> None:  # noqa: ARG002
+        """Adds a step. Blocks while replay lets nothing in. Transitions have neither extras nor a state.
 
         Raises:
             ReplayError, CourierError: what the replay server or the connection reported.
@@ -156,8 +169,13 @@ class NStepTransitionAdder:
         self._writer.append(
             {
                 "observation": observation,
-                "action": None if done is None else np.int32(done.action),
+                "action": None if done is None else stored_action(done.action),
                 "reward": None if done is None else np.float32(done.reward),
                 "discount": None if done is None else np.float32(done.discount),
             }
         )
+
+
+def stored_action(action: Any) -> Any:
+    """An action as it is stored: int32 when it is discrete."""
+    return np.int32(action) if isinstance(action, int | np.integer) else action

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import dm_env
 
-__all__ = ["Actor", "VariableSource", "Variables"]
+__all__ = ["Actor", "Adder", "VariableSource", "Variables"]
 
 
 class Variables(NamedTuple):
@@ -34,14 +34,34 @@ class VariableSource(Protocol):
 class Actor(Protocol):
     """What an environment loop drives."""
 
-    def select_action(self, observation: Any) -> int:
+    def select_action(self, observation: Any) -> Any:
         """The action for one observation, without a batch axis."""
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         """Sees the first step of an episode."""
 
-    def observe(self, action: int, next_timestep: dm_env.TimeStep) -> None:
+    def observe(self, action: Any, next_timestep: dm_env.TimeStep) -> None:
         """Sees an action that was taken, and the step it led to."""
 
     def update(self) -> None:
         """Called once for every environment step: takes newer weights if there are some. Does not block."""
+
+
+class Adder(Protocol):
+    """Where an actor's steps go."""
+
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        """Begins an episode."""
+
+    def observe(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = None, state: Any = None) -> None:
+        """Adds a step; may block while replay lets nothing in.
+
+        Args:
+            action: what was done.
+            next_timestep: what it led to.
+            extras: a tree of arrays kept with each step, such as the policy's logits; None where the agent keeps none.
+            state: the recurrent state before the action, kept where a sequence begins; None without one.
+        """
+
+    def close(self) -> None:
+        """Sends what is left; does not wait for it."""

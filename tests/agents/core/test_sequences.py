@@ -1,0 +1,135 @@
+"""Episodes as sequences, over a real replay service."""
+
+import dm_env
+import numpy as np
+import pytest
+from dm_env import specs
+
+from topology.agents.core.sequences import SequenceAdder, StepSequence, sequence_signature
+from topology.environments.specs import EnvironmentSpec
+from topology.nodes.replay import Client, Table, rate_limiters, selectors
+from topology.nodes.replay.service import ReplayService
+
+SPEC = EnvironmentSpec(
+    observations=specs.Array((2,), np.float32),
+    actions=specs.DiscreteArray(3),
+    rewards=specs.Array((), np.float32),
+    discounts=specs.Array((), np.float32),
+)
+STATE = (specs.Array((4,), np.float32), specs.Array((4,), np.float32))
+EXTRAS = {"logits": specs.Array((3,), np.float32)}
+
+
+@pytest.fixture
+def replay():
+    services = []
+
+    def start(signature):
+        table = Table(
+            "steps", selectors.Fifo(), selectors.Fifo(), 100, rate_limiters.MinSize(1), max_times_sampled=1,
+            signature=signature,
+        )  # fmt: skip
+        services.append(ReplayService([table]))
+        return Client("local", service=services[-1])
+
+    yield start
+    for service in services:
+        service.close()
+
+
+def observation(step):
+    return np.array([step, -step], np.float32)
+
+
+def play(adder, steps, *, discount=0.0, extras=None, state=None):
+    """An episode whose step t has observation t, action t mod 3 and reward t + 1."""
+    adder.observe_first(dm_env.restart(observation(0)))
+    for t in range(steps):
+        last = t == steps - 1
+        kind = dm_env.StepType.LAST if last else dm_env.StepType.MID
+        timestep = dm_env.TimeStep(kind, float(t + 1), discount if last else 1.0, observation(t + 1))
+        adder.observe(t % 3, timestep, extras and extras(t), state and state(t))
+
+
+def read(client):
+    size = client.server_info()["steps"].current_size
+    return [client.sample_batch("steps", 1).data for _ in range(size)]
+
+
+def make(client, length, period, discount=0.9):
+    writer = client.trajectory_writer(SequenceAdder.num_keep_alive_refs(length))
+    return SequenceAdder(writer, table="steps", length=length, period=period, discount=discount, max_in_flight=0)
+
+
+def test_rows_of_an_episode_that_fills_its_sequences(replay):
+    client = replay(sequence_signature(SPEC, 3))
+    adder = make(client, 3, 2)
+    play(adder, 4)
+    first, second = (StepSequence(*data) for data in read(client))
+    np.testing.assert_array_equal(first.observation[0, :, 0], [0, 1, 2])
+    np.testing.assert_array_equal(second.observation[0, :, 0], [2, 3, 4])
+    np.testing.assert_array_equal(second.action[0], [2, 0, 0])
+    np.testing.assert_array_equal(second.reward[0], [3, 4, 0])
+    np.testing.assert_allclose(second.discount[0], [0.9, 0, 0])
+    np.testing.assert_array_equal(second.mask[0], [1, 1, 0])
+    assert first.action.dtype == np.int32
+
+
+def test_a_cut_off_episode_keeps_its_last_discount(replay):
+    client = replay(sequence_signature(SPEC, 4))
+    play(make(client, 4, 3), 2, discount=1.0)
+    (data,) = read(client)
+    np.testing.assert_allclose(data[3][0], [0.9, 0.9, 0, 0])
+    np.testing.assert_array_equal(data[4][0], [1, 1, 0, 0])
+
+
+@pytest.mark.parametrize("steps", range(1, 14))
+@pytest.mark.parametrize(("length", "period"), [(2, 1), (4, 1), (4, 2), (4, 3), (5, 3), (6, 5)])
+def test_every_action_is_with_its_next_observation_in_a_sequence(replay, length, period, steps):
+    client = replay(sequence_signature(SPEC, length))
+    adder = make(client, length, period)
+    play(adder, steps)
+    play(adder, steps)  # the second episode begins anew
+    seen = []
+    for data in read(client):
+        sequence = StepSequence(*data)
+        rows = [int(t) for t, mask in zip(sequence.observation[0, :-1, 0], sequence.mask[0, :-1], strict=True) if mask]
+        seen.extend(rows)
+        for t, next_t in zip(rows, sequence.observation[0, 1:, 0], strict=False):
+            assert next_t == t + 1
+    assert set(seen) == set(range(steps))
+    assert len(read(client)) == 0
+    if period == length - 1:
+        assert sorted(seen) == sorted(2 * list(range(steps)))  # each once an episode
+
+
+def test_extras_of_each_step_and_the_state_before_the_first(replay):
+    client = replay(sequence_signature(SPEC, 4, extras=EXTRAS, state=STATE))
+    play(
+        make(client, 4, 2),
+        5,
+        extras=lambda t: {"logits": np.full(3, t, np.float32)},
+        state=lambda t: (np.full(4, t, np.float32), np.full(4, -t, np.float32)),
+    )
+    first, second = (StepSequence(*data) for data in read(client))
+    np.testing.assert_array_equal(first.extras["logits"][0, :, 0], [0, 1, 2, 3])
+    np.testing.assert_array_equal(second.extras["logits"][0, :, 1], [2, 3, 4, 0])
+    assert first.state[0].shape == (1, 4)
+    np.testing.assert_array_equal(second.state[1][0], np.full(4, -2.0))
+
+
+def test_an_episode_that_was_left_does_not_reach_into_the_next(replay):
+    client = replay(sequence_signature(SPEC, 3))
+    adder = make(client, 3, 2)
+    adder.observe_first(dm_env.restart(observation(7)))
+    adder.observe(1, dm_env.transition(1.0, observation(8)))
+    play(adder, 2)
+    (data,) = read(client)
+    np.testing.assert_array_equal(data[0][0, :, 0], [0, 1, 2])
+
+
+@pytest.mark.parametrize(("length", "period"), [(1, 1), (4, 0), (4, 4)])
+def test_lengths_that_leave_steps_out_are_refused(replay, length, period):
+    client = replay(None)
+    with pytest.raises(ValueError, match="period from 1 to length - 1"):
+        make(client, length, period)

@@ -1,0 +1,99 @@
+"""What an agent is made of: one class says how each part is made, for the nodes of a program and one process alike."""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, Generic, TypeVar
+
+import dm_env
+
+from topology.agents.core.checkpoint import Checkpointer
+from topology.agents.core.config import AgentConfig
+from topology.agents.core.counter import ChildCounter
+from topology.agents.core.learner import Learner
+from topology.agents.core.loop import EnvironmentLoop
+from topology.agents.core.metrics import RowWriter
+from topology.agents.core.seeding import derive_seed
+from topology.agents.core.types import Actor, Adder, VariableSource
+from topology.agents.core.variables import VariableClient
+from topology.context import StopToken
+from topology.environments import EnvironmentFactory, make_environment
+from topology.environments.specs import EnvironmentSpec
+from topology.nodes.replay import Client
+
+__all__ = ["ENVIRONMENT", "EXPLORATION", "WEIGHTS", "AgentBuilder"]
+
+ENVIRONMENT, EXPLORATION, WEIGHTS = range(3)
+"""Uses of a node's seed; see `AgentBuilder.seed`."""
+
+ConfigT = TypeVar("ConfigT", bound=AgentConfig)
+
+
+class AgentBuilder(abc.ABC, Generic[ConfigT]):
+    """Makes the parts of one node of an agent.
+
+    Args:
+        config: settings.
+        spec: of the environment.
+        environment: makes it; see `make_environment`.
+        node_seed: seed of the node. All that is random is a function of it and of `config.seed`.
+    """
+
+    policy_variable = "policy"
+    """Name of the weights that actors and evaluators pull."""
+
+    def __init__(
+        self, config: ConfigT, spec: EnvironmentSpec, environment: str | EnvironmentFactory, node_seed: int
+    ) -> None:
+        self.config = config
+        self.spec = spec
+        self._environment = environment
+        self._node_seed = node_seed
+
+    def seed(self, use: int) -> int:
+        """A seed for one use, e.g. `EXPLORATION`."""
+        return derive_seed(self._node_seed, self.config.seed, use)
+
+    def make_environment(self) -> dm_env.Environment:
+        """The environment of an actor or evaluator."""
+        return make_environment(self._environment, seed=self.seed(ENVIRONMENT))
+
+    def make_variable_client(self, source: VariableSource, *, in_background: bool) -> VariableClient:
+        """Pulls the policy: in the background, or only when it is waited for."""
+        period = self.config.variable_update_period if in_background else None
+        return VariableClient(source, [self.policy_variable], update_period=period)
+
+    @abc.abstractmethod
+    def make_adder(self, replay: Client, *, max_in_flight: int) -> Adder:
+        """Writes an actor's steps into the table; lets so many items be on their way before it waits."""
+
+    @abc.abstractmethod
+    def make_actor(self, client: VariableClient, *, exploration: float | None, adder: Adder) -> Actor:
+        """An actor that explores.
+
+        Args:
+            client: gives the weights.
+            exploration: what the graph gave this actor, e.g. its epsilon; None where it gives nothing.
+            adder: gets the steps.
+        """
+
+    @abc.abstractmethod
+    def make_evaluation_actor(self, client: VariableClient) -> Actor:
+        """The actor of an evaluator: plays as well as it can, adds nothing."""
+
+    def make_evaluation_loop(self, client: VariableClient, stop: StopToken) -> EnvironmentLoop:
+        """Plays with the weights of `client` until asked to stop."""
+        return EnvironmentLoop(self.make_environment(), self.make_evaluation_actor(client), should_stop=stop.is_set)
+
+    @abc.abstractmethod
+    def make_learner(
+        self,
+        replay: Client,
+        *,
+        counts: ChildCounter,
+        metrics: RowWriter,
+        stop: StopToken,
+        prefetch: int,
+        checkpointer: Checkpointer | None = None,
+    ) -> Learner[Any]:
+        """The learner, restored from the newest checkpoint if there is one. `prefetch`: batches requested ahead."""

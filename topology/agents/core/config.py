@@ -1,0 +1,96 @@
+"""Settings that every agent has, and how settings are checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from topology.errors import ProgramError
+
+__all__ = ["AgentConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentConfig:
+    """Settings that every agent has. An agent adds its own, and may change the defaults.
+
+    Attributes:
+        environment: a name (catch, gym:CartPole-v1) or where a function is that makes one (module:function,
+            path/to/file.py:function); see `topology.environments.make_environment`.
+        num_actors: how many actors.
+        seed: of everything random, together with each node's own seed.
+        max_actor_steps: steps of all actors after which the program ends; None for never.
+        num_caches: cachers between the learner and the actors, which use them in turn.
+        updates_per_call: updates made in one call of the compiled learner, with one request for all their batches.
+        batch_size: items of an update.
+        max_in_flight: items of an actor that may be on their way to the table before it waits.
+        variable_update_period: steps of an actor between two requests for weights.
+        cache_refresh_ms: how often a cacher asks the learner for weights.
+        cache_stale_ms: age of weights above which a cacher does not serve them.
+        evaluation_period: actor steps between two evaluations.
+        evaluation_episodes: episodes of each evaluation.
+        final_evaluation_episodes: episodes of the evaluation after the last step; 0 for none.
+        checkpoint_period_s: seconds between two states of the learner on disk; one more is saved at the end.
+
+    Raises:
+        ProgramError: settings that cannot work; the text lists all of them.
+    """
+
+    environment: str = "catch"
+    num_actors: int = 4
+    seed: int = 0
+    max_actor_steps: int | None = 50_000
+    num_caches: int = 1
+    updates_per_call: int = 8
+    batch_size: int = 64
+    max_in_flight: int = 32
+    variable_update_period: int = 50
+    cache_refresh_ms: int = 200
+    cache_stale_ms: int = 10_000
+    evaluation_period: int = 2_000
+    evaluation_episodes: int = 10
+    final_evaluation_episodes: int = 100
+    checkpoint_period_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        faults = tuple(self.faults())
+        if faults:
+            raise ProgramError(
+                f"These settings of {type(self).__name__} cannot work:\n"
+                + "\n".join(f"  - {fault}" for fault in faults),
+                faults=faults,
+            )
+
+    @property
+    def items_per_call(self) -> int:
+        """Items that one call of the learner takes: `updates_per_call * batch_size`."""
+        return self.updates_per_call * self.batch_size
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with these settings, a text each. An agent yields its own after those of `super()`."""
+        yield from self.below_one("num_actors", "updates_per_call", "batch_size", "max_in_flight")
+        yield from self.below_one("variable_update_period", "cache_refresh_ms", "evaluation_period")
+        yield from self.below_one("evaluation_episodes")
+        yield from self.not_positive("checkpoint_period_s")
+        if self.max_actor_steps is not None and self.max_actor_steps < 1:
+            yield f"max_actor_steps={self.max_actor_steps}: at least 1, or None for a run without end"
+        for name in ("num_caches", "final_evaluation_episodes"):
+            if getattr(self, name) < 0:
+                yield f"{name}={getattr(self, name)}: at least 0"
+        if self.cache_stale_ms <= self.cache_refresh_ms:
+            yield (
+                f"cache_stale_ms={self.cache_stale_ms} is not above cache_refresh_ms={self.cache_refresh_ms}: weights "
+                "would be stale before they are refreshed"
+            )
+
+    def below_one(self, *names: str) -> Iterator[str]:
+        """A fault for each of these settings that is below 1."""
+        return (f"{name}={getattr(self, name)}: at least 1" for name in names if getattr(self, name) < 1)
+
+    def not_positive(self, *names: str) -> Iterator[str]:
+        """A fault for each of these settings that is not above 0."""
+        return (f"{name}={getattr(self, name)}: above 0" for name in names if not getattr(self, name) > 0)
+
+    def outside_unit(self, *names: str) -> Iterator[str]:
+        """A fault for each of these settings that is not between 0 and 1."""
+        return (f"{name}={getattr(self, name)}: between 0 and 1" for name in names if not 0 <= getattr(self, name) <= 1)

@@ -1,0 +1,182 @@
+"""What the nodes of an agent's program run. The graph itself is the agent's own; see its `build`.
+
+Modules that load JAX are imported in the nodes that need them, so that a counter or a replay node never does.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import topology as lp
+from topology.agents.core.config import AgentConfig
+from topology.agents.core.counter import ChildCounter
+from topology.agents.core.counting_service import CountingService
+from topology.agents.core.limiter import FINAL_EVALUATIONS, StepsLimiter
+from topology.agents.core.metrics import MetricsWriter
+from topology.agents.core.seeding import derive_seed
+from topology.agents.core.types import VariableSource
+from topology.context import NodeContext, get_context
+from topology.environments import EnvironmentFactory, make_environment, make_environment_spec
+from topology.nodes.replay import Client, Table
+
+if TYPE_CHECKING:
+    from topology.agents.core.actor_runner import ActorRunner
+    from topology.agents.core.builder import AgentBuilder
+    from topology.agents.core.evaluator import Evaluator
+    from topology.agents.core.learner import Learner
+
+__all__ = ["PRELOAD", "DistributedAgent"]
+
+PRELOAD = (
+    "topology.agents.core.actor_runner",
+    "topology.agents.core.evaluator",
+    "topology.environments.gymnasium",
+)
+"""Modules that a launcher of processes may import once for all nodes, before it forks them: they start nothing."""
+
+ConfigT = TypeVar("ConfigT", bound=AgentConfig)
+
+
+class DistributedAgent(abc.ABC, Generic[ConfigT]):
+    """A distributed agent. Its methods are what the nodes of its program run.
+
+    Args:
+        config: settings.
+        environment_factory: makes the environments instead of `config.environment`; travels to the nodes.
+
+    Raises:
+        ProgramError: there is no such environment, or it does not fit the agent.
+    """
+
+    def __init__(self, config: ConfigT, environment_factory: EnvironmentFactory | None = None) -> None:
+        self.config = config
+        self.environment: str | EnvironmentFactory = environment_factory or config.environment
+        environment = make_environment(self.environment, seed=0)
+        self.spec = make_environment_spec(environment)
+        environment.close()
+        self.check_spec()
+
+    # --- what an agent says ------------------------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def check_spec(self) -> None:
+        """Raises `ProgramError` when `self.spec` does not fit the agent."""
+
+    @abc.abstractmethod
+    def make_table(self, *, seed: int, lockstep: bool) -> Table:
+        """The replay table.
+
+        Args:
+            seed: of the sampling.
+            lockstep: one thread inserts and samples in turn and keeps the ratio itself, so that nobody must ever wait.
+        """
+
+    @abc.abstractmethod
+    def make_builder(self, seed: int) -> AgentBuilder[ConfigT]:
+        """Makes the parts of a node with this seed. May import JAX, which is set up for the node."""
+
+    @abc.abstractmethod
+    def build(self) -> lp.Program:
+        """The graph."""
+
+    # --- nodes -------------------------------------------------------------------------------------------------------
+
+    def replay(self) -> list[Table]:
+        """The tables of the replay service."""
+        return [self.make_table(seed=derive_seed(get_context().seed, self.config.seed), lockstep=False)]
+
+    def counter(self) -> CountingService:
+        """Holds the totals of the run."""
+        limit = self.config.max_actor_steps
+        limits = {} if limit is None else {"actor_steps": limit}
+        return CountingService(get_context(), limits=limits, of_one_run=(FINAL_EVALUATIONS,))
+
+    def coordinator(self, counter: Any, max_actor_steps: int) -> StepsLimiter:
+        """Stops the program after `max_actor_steps`, and the evaluation that follows them."""
+        final = 1 if self.config.final_evaluation_episodes else 0
+        return StepsLimiter(counter, max_actor_steps, stop=get_context().stop, final_evaluations=final)
+
+    def learner(self, replay: Client, counter: Any) -> Learner[Any]:
+        """Learns, and serves its weights."""
+        context = get_context()
+        builder = self._builder(context, accelerator=True)
+        from topology.agents.core.checkpoint import Checkpointer
+
+        directory = context.run_directory
+        return builder.make_learner(
+            replay,
+            counts=ChildCounter(counter, "learner"),
+            metrics=MetricsWriter(context),
+            stop=context.stop,
+            prefetch=1,
+            checkpointer=None if directory is None else Checkpointer(Path(directory) / "checkpoints" / "learner"),
+        )
+
+    def evaluator(self, source: VariableSource, counter: Any) -> Evaluator:
+        """Plays from time to time, and once more at the end."""
+        context, config = get_context(), self.config
+        builder = self._builder(context)
+        from topology.agents.core.evaluator import EvaluationSchedule, Evaluator
+
+        client = builder.make_variable_client(source, in_background=False)
+        return Evaluator(
+            loop=builder.make_evaluation_loop(client, context.stop),
+            client=client,
+            counter=counter,
+            counts=ChildCounter(counter, "evaluator"),
+            schedule=EvaluationSchedule(
+                period_steps=config.evaluation_period,
+                episodes=config.evaluation_episodes,
+                limit=config.max_actor_steps if config.final_evaluation_episodes else None,
+                final_episodes=max(1, config.final_evaluation_episodes),
+            ),
+            metrics=MetricsWriter(context),
+            stop=context.stop,
+            report=functools.partial(print, flush=True),
+        )
+
+    def actor(
+        self, replay: Client, source: VariableSource, counter: Any, exploration: float | None = None
+    ) -> ActorRunner:
+        """Plays, and writes what it sees into replay."""
+        context = get_context()
+        builder = self._builder(context)
+        from topology.agents.core.actor_runner import ActorRunner
+
+        client = builder.make_variable_client(source, in_background=True)
+        adder = builder.make_adder(replay, max_in_flight=self.config.max_in_flight)
+        return ActorRunner(
+            environment=builder.make_environment(),
+            actor=builder.make_actor(client, exploration=exploration, adder=adder),
+            client=client,
+            counter=counter,
+            counts=ChildCounter(counter, "actor"),
+            metrics=MetricsWriter(context),
+            stop=context.stop,
+            max_actor_steps=self.config.max_actor_steps,
+            closables=(adder,),
+        )
+
+    def _builder(self, context: NodeContext, *, accelerator: bool = False) -> AgentBuilder[ConfigT]:
+        from topology.agents.core.devices import prepare_jax
+
+        prepare_jax(context, accelerator=accelerator)
+        return self.make_builder(context.seed)
+
+    # --- parts of the graph ------------------------------------------------------------------------------------------
+
+    def add_counter(self, program: lp.Program) -> Any:
+        """The counter and, where steps are limited, who stops the program; returns the counter's handle."""
+        counter = program.add_node(lp.CourierNode(self.counter))
+        if self.config.max_actor_steps:
+            program.add_node(lp.CourierNode(self.coordinator, counter, self.config.max_actor_steps))
+        return counter
+
+    def make_cacher(self, learner: Any) -> lp.CacherNode:
+        """A node that stands between the learner and those who ask for weights."""
+        return lp.CacherNode(
+            learner, refresh_interval_ms=self.config.cache_refresh_ms, stale_after_ms=self.config.cache_stale_ms
+        )

@@ -1,0 +1,193 @@
+"""The learning side of every agent: batches in, updates, weights and checkpoints out."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import jax
+import numpy as np
+
+from topology.agents.core.checkpoint import Checkpointer
+from topology.agents.core.counter import ChildCounter
+from topology.agents.core.metrics import Averages, RowWriter
+from topology.agents.core.replay import Batch, BatchSource
+from topology.agents.core.stopping import until_stopped
+from topology.agents.core.types import Variables
+from topology.clock import SYSTEM_CLOCK, Clock
+from topology.context import StopToken
+
+__all__ = ["Learner", "LearnerState", "UpdateOutput", "zeros_like_spec"]
+
+
+class LearnerState(Protocol):
+    """All that a learner must remember: a tree of arrays, with `steps`, an int32 scalar that counts updates."""
+
+    @property
+    def steps(self) -> Any: ...
+
+
+class UpdateOutput(NamedTuple):
+    """What the K updates of one call tell.
+
+    Attributes:
+        metrics: numbers for the log by name, scalar or `[K]`; "loss" among them.
+        priorities: of the items, `[K * B]` in the order of the batch; None for a table without priorities.
+    """
+
+    metrics: dict[str, jax.Array]
+    priorities: jax.Array | None = None
+
+
+StateT = TypeVar("StateT", bound=LearnerState)
+Update = Callable[[StateT, Any, Any], tuple[StateT, UpdateOutput]]
+
+
+def zeros_like_spec(signature: Any, batch_size: int) -> Any:
+    """A batch of zeros of the signature of a table: what an update is compiled with before there are items."""
+    return jax.tree.map(lambda spec: np.zeros((batch_size, *spec.shape), spec.dtype), signature)
+
+
+class Learner(Generic[StateT]):
+    """Learns from replay and serves its weights.
+
+    Args:
+        state: before the first update; that of the newest checkpoint is used instead, if there is one.
+        update: compiled function of the state, the data of a batch and the probabilities of its items, `[K * B]`; makes
+            K updates.
+        updates_per_call: K.
+        variables: the trees that are served, by name, each taken from the state.
+        replay: gives batches of `K * B` items.
+        example: a batch to compile with while the actors still fill the table; only shapes and types matter.
+        counts: counts under the prefix "learner".
+        metrics: gets a row about once a second.
+        stop: of the program.
+        checkpointer: keeps states; None for none.
+        checkpoint_period_s: seconds from one state on disk to the next.
+        remedy: what to do when the loss is not finite; part of the error's text.
+        clock: for tests.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: StateT,
+        update: Update[StateT],
+        updates_per_call: int,
+        variables: Mapping[str, Callable[[StateT], Any]],
+        replay: BatchSource,
+        example: Any,
+        counts: ChildCounter,
+        metrics: RowWriter,
+        stop: StopToken,
+        checkpointer: Checkpointer | None = None,
+        checkpoint_period_s: float = 60.0,
+        remedy: str = "lower learning_rate or max_gradient_norm",
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._update = update
+        self._updates_per_call = updates_per_call
+        self._variables = variables
+        self._replay = replay
+        self._example = example
+        self._counts = counts
+        self._averages = Averages(metrics, clock=clock)
+        self._stop = stop
+        self._checkpointer = checkpointer
+        self._checkpoint_period_s = checkpoint_period_s
+        self._remedy = remedy
+        self._clock = clock
+        self._state = state
+        if checkpointer is not None and (restored := checkpointer.restore(state)) is not None:
+            self._state = restored
+        self._steps = int(self._state.steps)
+        self._reported_steps = self._steps
+        self._serving = threading.Lock()
+        self._served: dict[str, tuple[int, Any]] = {}
+
+    @property
+    def state(self) -> StateT:
+        """The newest state."""
+        return self._state
+
+    @property
+    def steps(self) -> int:
+        """Updates made, those of earlier runs in the same directory included."""
+        return self._steps
+
+    def get_variables(self, names: Sequence[str]) -> Variables:
+        """The newest weights as numpy arrays, one tree a name, in the order of `names`.
+
+        Raises:
+            KeyError: an unknown name.
+        """
+        unknown = [name for name in names if name not in self._variables]
+        if unknown:
+            known = ", ".join(map(repr, self._variables))
+            raise KeyError(f"this learner has the variables {known}, but was asked for {unknown}")
+        state = self._state
+        version = int(state.steps)
+        return Variables(version, self._clock.time(), [self._on_host(name, version, state) for name in names])
+
+    def _on_host(self, name: str, version: int, state: StateT) -> Any:
+        with self._serving:  # one copy for each version, however many ask
+            if self._served.get(name, (-1, None))[0] != version:
+                self._served[name] = (version, jax.device_get(self._variables[name](state)))
+            return self._served[name][1]
+
+    def step(self) -> float:
+        """Makes `updates_per_call` updates; blocks until replay has the batches. Returns their mean loss.
+
+        Raises:
+            FloatingPointError: the loss is not finite: learning has failed.
+            ProgramStopped: there will be no more batches.
+        """
+        batch = self._replay.sample()
+        self._state, output = self._update(self._state, batch.data, batch.probabilities)
+        metrics = {name: float(np.mean(value)) for name, value in output.metrics.items()}
+        self._steps += self._updates_per_call
+        if not np.isfinite(metrics["loss"]):
+            raise FloatingPointError(f"The loss is {metrics['loss']} after {self._steps} updates: {self._remedy}")
+        if output.priorities is not None:
+            self._replay.update_priorities(batch.keys, np.asarray(output.priorities, np.float64))
+        self._report(metrics, batch)
+        return metrics["loss"]
+
+    def run(self) -> None:
+        """Learns until the program stops; saves its state from time to time and at the end, unless it failed."""
+        try:
+            with until_stopped(self._stop):
+                self._learn()
+            self.save()
+        finally:
+            self.close()
+
+    def _learn(self) -> None:
+        items = len(jax.tree.leaves(self._example)[0])
+        self._update(self._state, self._example, np.ones(items))  # compiles
+        saved_s = self._clock.monotonic()
+        while not self._stop.is_set():
+            self.step()
+            if self._clock.monotonic() - saved_s >= self._checkpoint_period_s:
+                self.save()
+                saved_s = self._clock.monotonic()
+
+    def save(self) -> None:
+        """Saves the state; blocks until it is on disk."""
+        if self._checkpointer is not None:
+            self._checkpointer.save(self._steps, self._state)
+
+    def close(self) -> None:
+        """Hands on the last counts and lets go of replay; saves nothing."""
+        self._replay.close()
+        self._counts.close()
+
+    def _report(self, metrics: dict[str, float], batch: Batch) -> None:
+        self._counts.increment(steps=self._updates_per_call)
+        self._averages.add(**metrics)
+        if self._averages.due:
+            made, self._reported_steps = self._steps - self._reported_steps, self._steps
+            self._averages.write(
+                rates={"learner_steps_per_second": made}, learner_steps=self._steps, replay_size=batch.table_size
+            )
