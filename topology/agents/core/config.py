@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from topology.errors import ProgramError
 
-__all__ = ["AgentConfig"]
+__all__ = ["AgentConfig", "ReplayConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,3 +94,48 @@ class AgentConfig:
     def outside_unit(self, *names: str) -> Iterator[str]:
         """A fault for each of these settings that is not between 0 and 1."""
         return (f"{name}={getattr(self, name)}: between 0 and 1" for name in names if not 0 <= getattr(self, name) <= 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(AgentConfig):
+    """Settings of an agent that samples what it has seen, each item several times.
+
+    Attributes:
+        min_replay_size: items in the table before the first update.
+        max_replay_size: the oldest leave above this.
+        samples_per_insert: how often an item is sampled on average; None lets actors and learner run freely.
+        samples_per_insert_tolerance: how far samples may run from that, as a part of `min_replay_size`.
+    """
+
+    min_replay_size: int = 1_000
+    max_replay_size: int = 100_000
+    samples_per_insert: float | None = 32.0
+    samples_per_insert_tolerance: float = 0.25
+
+    @property
+    def error_buffer(self) -> float:
+        """How far inserts and samples may run from `samples_per_insert`, in samples, either way."""
+        if self.samples_per_insert is None:
+            raise ValueError("samples_per_insert is None: there is no ratio to keep")
+        tolerance = self.samples_per_insert_tolerance * self.min_replay_size * self.samples_per_insert
+        # The learner takes the samples of two calls at once, one of them ahead; below that it would wait in steps.
+        return max(tolerance, 2 * self.items_per_call, self.samples_per_insert)
+
+    def updates_of_inserts(self, inserts: int) -> int | None:
+        """About how many updates follow so many inserts; None when nobody can know."""
+        if self.samples_per_insert is None:
+            return None
+        return max(1, round((inserts - self.min_replay_size) * self.samples_per_insert / self.batch_size))
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self.below_one("min_replay_size", "max_replay_size")
+        if self.min_replay_size > self.max_replay_size:
+            yield (
+                f"min_replay_size={self.min_replay_size} is above max_replay_size={self.max_replay_size}: the learner "
+                "would wait for ever"
+            )
+        if self.samples_per_insert is not None and self.samples_per_insert <= 0:
+            yield f"samples_per_insert={self.samples_per_insert}: above 0, or None to let both sides run freely"
+        if self.samples_per_insert_tolerance < 0:
+            yield f"samples_per_insert_tolerance={self.samples_per_insert_tolerance}: at least 0"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -81,6 +82,10 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
     @abc.abstractmethod
     def build(self) -> lp.Program:
         """The graph."""
+
+    def explorations(self) -> Sequence[float | None]:
+        """What the graph gives each actor to explore with, e.g. its epsilon; None where it gives nothing."""
+        return [None] * self.config.num_actors
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple, Protocol, final
 import numpy as np
 from numpy.typing import NDArray
 
+from topology.agents.core.config import ReplayConfig
 from topology.errors import ProgramStopped
-from topology.nodes.replay.client import Client
+from topology.nodes.replay import Client, rate_limiters
 
-__all__ = ["Batch", "BatchSource", "ReplayBatches"]
+__all__ = ["Batch", "BatchSource", "ReplayBatches", "make_rate_limiter"]
 
 
 class Batch(NamedTuple):
@@ -71,3 +72,15 @@ class ReplayBatches:
 
     def close(self) -> None:
         self._batches.close()
+
+
+def make_rate_limiter(config: ReplayConfig, *, lockstep: bool) -> rate_limiters.RateLimiter:
+    """Keeps actors and learner at the ratio of `config`.
+
+    Args:
+        config: settings.
+        lockstep: one thread inserts and samples in turn and keeps the ratio itself, so that nobody must ever wait.
+    """
+    if config.samples_per_insert is None or lockstep:
+        return rate_limiters.MinSize(config.min_replay_size)
+    return rate_limiters.SampleToInsertRatio(config.samples_per_insert, config.min_replay_size, config.error_buffer)
