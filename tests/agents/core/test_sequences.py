@@ -56,9 +56,11 @@ def read(client):
     return [client.sample_batch("steps", 1).data for _ in range(size)]
 
 
-def make(client, length, period, discount=0.9):
+def make(client, length, period, discount=0.9, **options):
     writer = client.trajectory_writer(SequenceAdder.num_keep_alive_refs(length))
-    return SequenceAdder(writer, table="steps", length=length, period=period, discount=discount, max_in_flight=0)
+    return SequenceAdder(
+        writer, table="steps", length=length, period=period, discount=discount, max_in_flight=0, **options
+    )
 
 
 def test_rows_of_an_episode_that_fills_its_sequences(replay):
@@ -133,3 +135,57 @@ def test_lengths_that_leave_steps_out_are_refused(replay, length, period):
     client = replay(None)
     with pytest.raises(ValueError, match="period from 1 to length - 1"):
         make(client, length, period)
+
+
+def test_a_sequence_that_spans_episodes_goes_on_with_the_next(replay):
+    client = replay(sequence_signature(SPEC, 4))
+    adder = make(client, 4, 3, spans_episodes=True)
+    for steps in (2, 1, 4):
+        play(adder, steps)
+    sequences = [StepSequence(*data) for data in read(client)]
+    assert len(sequences) == 3  # of rows 0 to 3, 3 to 6 and 6 to 9
+    np.testing.assert_array_equal(
+        [s.observation[0, :, 0] for s in sequences], [[0, 1, 2, 0], [0, 1, 0, 1], [1, 2, 3, 4]]
+    )
+    np.testing.assert_array_equal([s.mask[0] for s in sequences], [[1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 1, 0]])
+    np.testing.assert_array_equal([s.reward[0] for s in sequences], [[1, 2, 0, 1], [1, 0, 1, 2], [2, 3, 4, 0]])
+    np.testing.assert_allclose(sequences[0].discount[0], [0.9, 0, 0, 0])
+
+
+@pytest.mark.parametrize("length", [2, 3, 5, 8])
+def test_spanning_sequences_hold_every_action_once_with_its_next_observation(replay, length):
+    client = replay(sequence_signature(SPEC, length))
+    adder = make(client, length, length - 1, spans_episodes=True)
+    played = [1, 4, 2, 7, 3, 5, 1, 1, 6]
+    for steps in played:
+        play(adder, steps)
+    seen = []
+    for data in read(client):
+        sequence = StepSequence(*data)
+        for t in np.flatnonzero(sequence.mask[0, :-1]):
+            seen.append(int(sequence.observation[0, t, 0]))
+            assert sequence.observation[0, t + 1, 0] == seen[-1] + 1
+    everything = [t for steps in played for t in range(steps)]
+    assert seen == everything[: len(seen)]
+    assert len(seen) > len(everything) - length  # less than a sequence is left
+
+
+def test_spanning_sequences_have_a_state_wherever_they_begin(replay):
+    client = replay(sequence_signature(SPEC, 3, state=STATE))
+    adder = make(client, 3, 2, spans_episodes=True)
+    for _ in range(4):  # three rows each: every second sequence begins with a last observation
+        play(adder, 2, state=lambda t: (np.full(4, t, np.float32), np.full(4, -t, np.float32)))
+    sequences = [StepSequence(*data) for data in read(client)]
+    assert [int(s.mask[0, 0]) for s in sequences] == [1, 0, 1, 1, 0]
+    assert [int(s.state[0][0, 0]) for s in sequences if s.mask[0, 0]] == [0, 1, 0]
+
+
+def test_an_episode_that_was_left_does_not_reach_into_the_next_where_sequences_span(replay):
+    client = replay(sequence_signature(SPEC, 3))
+    adder = make(client, 3, 2, spans_episodes=True)
+    play(adder, 1)
+    adder.observe_first(dm_env.restart(observation(7)))
+    adder.observe(1, dm_env.transition(1.0, observation(8)))
+    play(adder, 2)
+    data = read(client)
+    np.testing.assert_array_equal([d[0][0, :, 0] for d in data], [[0, 1, 7], [0, 1, 2]])

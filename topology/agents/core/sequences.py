@@ -16,11 +16,11 @@ __all__ = ["SequenceAdder", "StepSequence", "sequence_signature"]
 
 
 class StepSequence(NamedTuple):
-    """`T` steps of one episode in order; a batch has a leading axis in every field.
+    """`T` steps in order, of one episode or of several in turn; a batch has a leading axis in every field.
 
     Row t has what was seen, what was done there, and what that gave: `reward[t]` and `discount[t]` lead to
     `observation[t + 1]`. The last row of an episode has its last observation and no action: `mask` is 0 there, and in
-    the rows of zeros after it that fill the sequence.
+    the rows of zeros after it that fill the sequence. A row with `mask` 1 after one with 0 begins an episode.
 
     Attributes:
         observation: `[T, ...]`.
@@ -84,6 +84,9 @@ class SequenceAdder:
     action of the episode to be in one. Steps are stored once however many sequences share them; the recurrent state is
     stored where a sequence begins.
 
+    With `spans_episodes` the next episode follows in the same sequence instead, so that nothing is filled and every
+    sequence holds as many steps, however short the episodes are.
+
     Args:
         writer: keeps at least `num_keep_alive_refs(length)` steps.
         table: name of the table.
@@ -92,6 +95,7 @@ class SequenceAdder:
         discount: factor for each step, on top of the environment's own discount.
         max_in_flight: sequences that may be on their way to the table before the actor waits for it.
         priority: of new sequences.
+        spans_episodes: whether a sequence goes on where an episode ends.
 
     Raises:
         ValueError: a length below 2, or a period that leaves steps out.
@@ -107,6 +111,7 @@ class SequenceAdder:
         discount: float,
         max_in_flight: int = 32,
         priority: float = 1.0,
+        spans_episodes: bool = False,
     ) -> None:
         if length < 2 or not 1 <= period <= length - 1:
             raise ValueError(
@@ -119,7 +124,9 @@ class SequenceAdder:
         self._discount = discount
         self._max_in_flight = max_in_flight
         self._priority = priority
+        self._spans_episodes = spans_episodes
         self._observation: Any = None
+        self._in_episode = False
         self._rows = 0
         self._has_extras = self._has_state = False
 
@@ -130,10 +137,9 @@ class SequenceAdder:
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         """Begins an episode. What is left of one that did not end is dropped."""
-        if self._rows:
-            self._writer.end_episode()
+        if self._in_episode:
+            self._forget()
         self._observation = timestep.observation
-        self._rows = 0
 
     def observe(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = None, state: Any = None) -> None:
         """Adds a step. Blocks while replay lets nothing in.
@@ -151,31 +157,41 @@ class SequenceAdder:
         }
         if extras is not None:
             row["extras"] = extras
-        if state is not None and self._rows % self._period == 0:
-            row["state"] = state
-        self._append(row)
+        self._append(row, state)
         self._observation = next_timestep.observation
+        self._in_episode = not next_timestep.last()
         if next_timestep.last():
-            self._end(row)
+            self._end(row, state)
         self._writer.flush(block_until_num_items=self._max_in_flight)
 
     def close(self) -> None:
         """Sends what is left; does not wait for it."""
         self._writer.close()
 
-    def _append(self, row: dict[str, Any]) -> None:
+    def _append(self, row: dict[str, Any], state: Any = None) -> None:
+        if state is not None and self._rows % self._period == 0:
+            row = row | {"state": state}
         self._writer.append(row)
         self._rows += 1
         if self._rows >= self._length and (self._rows - self._length) % self._period == 0:
             self._create()
 
-    def _end(self, row: dict[str, Any]) -> None:
-        """The last observation, and rows of zeros until each action is in a sequence."""
+    def _end(self, row: dict[str, Any], state: Any) -> None:
+        """The last observation and, where the sequence ends too, rows of zeros until each action is in one."""
         actions = self._rows
-        nothing = {name: _map(_zeros, leaf) for name, leaf in row.items() if name != "state"}
-        self._append(nothing | {"observation": self._observation})
+        nothing = {name: _map(_zeros, leaf) for name, leaf in row.items()}
+        last = nothing | {"observation": self._observation}
+        if self._spans_episodes:
+            # A sequence may begin here. It needs a state, whatever it is: the next row begins an episode.
+            self._append(last, state)
+            return
+        self._append(last)
         while self._covered() < actions:
             self._append(nothing)
+        self._forget()
+
+    def _forget(self) -> None:
+        """The next row begins a sequence of its own."""
         self._writer.end_episode()
         self._rows = 0
 
