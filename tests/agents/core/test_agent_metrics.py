@@ -42,3 +42,13 @@ def test_averages_lose_nothing_between_rows(rows, clock):
     clock.advance(2.0)
     averages.write(actor_steps=31)
     assert rows == [{"episode_return": 1.0, "steps_per_second": 15.0, "actor_steps": 30}, {"actor_steps": 31}]
+
+
+def test_of_a_maximum_the_largest_is_kept_until_the_row_is_written(rows, clock):
+    averages = Averages(rows, clock=clock)
+    for lag in (-3, -1, -2):
+        averages.add(lag_mean=lag, lag_max=lag)
+    averages.write()
+    averages.add(lag_mean=-9, lag_max=-9)
+    averages.write()
+    assert rows == [{"lag_mean": -2.0, "lag_max": -1.0}, {"lag_mean": -9.0, "lag_max": -9.0}]

@@ -72,6 +72,8 @@ def _number(value: SupportsFloat) -> float:
 class Averages:
     """Averages values over `period_s` seconds before they become a row, so that no value is lost and no file floods.
 
+    Of a value whose name ends in `_max` the row has the largest, not the average.
+
     Args:
         writer: gets the rows.
         period_s: the shortest time between two rows, in seconds.
@@ -83,13 +85,17 @@ class Averages:
         self._period_s = period_s
         self._clock = clock
         self._sums: dict[str, float] = {}
+        self._largest: dict[str, float] = {}
         self._count = 0
         self._last_s = clock.monotonic()
 
     def add(self, **values: SupportsFloat) -> None:
         """Adds one sample; the same names in each."""
         for name, value in values.items():
-            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+            if name.endswith("_max"):
+                self._largest[name] = max(self._largest.get(name, -math.inf), float(value))
+            else:
+                self._sums[name] = self._sums.get(name, 0.0) + float(value)
         self._count += 1
 
     @property
@@ -106,6 +112,6 @@ class Averages:
         """
         now = self._clock.monotonic()
         seconds = max(now - self._last_s, 1e-9)
-        averages = {name: total / self._count for name, total in self._sums.items()}
+        averages = {name: total / self._count for name, total in self._sums.items()} | self._largest
         self._writer.write(**averages, **{name: amount / seconds for name, amount in (rates or {}).items()}, **totals)
-        self._sums, self._count, self._last_s = {}, 0, now
+        self._sums, self._largest, self._count, self._last_s = {}, {}, 0, now
