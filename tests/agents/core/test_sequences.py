@@ -189,3 +189,27 @@ def test_an_episode_that_was_left_does_not_reach_into_the_next_where_sequences_s
     play(adder, 2)
     data = read(client)
     np.testing.assert_array_equal([d[0][0, :, 0] for d in data], [[0, 1, 7], [0, 1, 2]])
+
+
+def test_observations_may_be_trees_and_rewards_arrays(replay):
+    spec = EnvironmentSpec(
+        observations={"b": {"mask": specs.Array((3,), np.int8)}, "a": specs.Array((2,), np.float32)},
+        actions=specs.BoundedArray((2,), np.int32, 0, 2),
+        rewards=specs.Array((2,), np.float32),
+        discounts=specs.Array((2,), np.float32),
+    )
+    client = replay(sequence_signature(spec, 3))
+    adder = make(client, 3, 2)
+    seen = {"b": {"mask": np.ones(3, np.int8)}, "a": np.ones(2, np.float32)}
+    adder.observe_first(dm_env.restart(seen))
+    rewards, discounts = np.array([1.0, -1.0], np.float32), np.array([1.0, 0.0], np.float32)
+    for kind in (dm_env.StepType.MID, dm_env.StepType.LAST):
+        adder.observe(np.array([1, 2], np.int32), dm_env.TimeStep(kind, rewards, discounts, seen))
+    adder.close()
+    (sequence,) = read(client)
+    np.testing.assert_array_equal(sequence.reward[0], [[1, -1], [1, -1], [0, 0]])
+    np.testing.assert_array_equal(sequence.discount[0], np.float32([[0.9, 0], [0.9, 0], [0, 0]]))
+    np.testing.assert_array_equal(sequence.action[0], [[1, 2], [1, 2], [0, 0]])
+    np.testing.assert_array_equal(sequence.mask[0], [1, 1, 0])
+    assert sequence.observation["b"]["mask"].shape == (1, 3, 3)
+    assert sequence.observation["a"].shape == (1, 3, 2)

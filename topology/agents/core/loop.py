@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, final
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, final
 
 import dm_env
 
@@ -24,6 +24,10 @@ class EpisodeResult(NamedTuple):
     episode_length: int
 
 
+def _scalar(reward: Any) -> float:
+    return sum(map(float, reward.values())) / len(reward) if isinstance(reward, Mapping) else float(reward)
+
+
 def _never() -> bool:
     return False
 
@@ -37,7 +41,8 @@ class EnvironmentLoop:
     """Lets an actor play episodes.
 
     Args:
-        environment: a `dm_env` environment with scalar rewards.
+        environment: a `dm_env` environment with scalar rewards, or with one for each of several agents by id: their
+            mean counts, which is the reward itself where they share it.
         actor: chooses the actions and sees every step.
         should_stop: asked before every action; when true the episode is abandoned.
         on_step: called after every step, e.g. to count it.
@@ -75,7 +80,7 @@ class EnvironmentLoop:
         self._actor.observe(action, self._timestep)
         self._actor.update()
         self._on_step()
-        self._return += float(self._timestep.reward)
+        self._return += _scalar(self._timestep.reward)
         self._length += 1
         if not self._timestep.last():
             return None

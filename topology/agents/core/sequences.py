@@ -25,8 +25,8 @@ class StepSequence(NamedTuple):
     Attributes:
         observation: `[T, ...]`.
         action: `[T, ...]`.
-        reward: float32 `[T]`.
-        discount: the environment's, times the agent's factor; float32 `[T]`; 0 where the episode terminated.
+        reward: float32 `[T]`; `[T, ...]` where each step has several, say one for each agent.
+        discount: alike, the environment's, times the agent's factor; 0 where the episode terminated.
         mask: float32 `[T]`; 1 where an action was taken.
         extras: what the actor kept of each step, a tree of `[T, ...]`.
         state: the recurrent state before the first step, a tree without the axis T.
@@ -54,13 +54,14 @@ def sequence_signature(spec: EnvironmentSpec, length: int, *, extras: Any = (), 
     def over_time(leaf: Any) -> specs.Array:
         return specs.Array((length, *leaf.shape), leaf.dtype)
 
-    number = specs.Array((length,), np.float32)
+    number = specs.Array((), np.float32)
+    numbers = specs.Array(spec.rewards.shape, np.float32)
     return StepSequence(
-        observation=over_time(spec.observations),
+        observation=_map(over_time, spec.observations),
         action=over_time(action_signature(spec.actions)),
-        reward=number,
-        discount=number,
-        mask=number,
+        reward=over_time(numbers),
+        discount=over_time(numbers),
+        mask=over_time(number),
         extras=_map(over_time, extras),
         state=state,
     )
@@ -152,7 +153,7 @@ class SequenceAdder:
             "observation": self._observation,
             "action": stored_action(action),
             "reward": np.float32(next_timestep.reward),
-            "discount": np.float32(self._discount * float(next_timestep.discount)),
+            "discount": np.float32(self._discount * next_timestep.discount),
             "mask": np.float32(1),
         }
         if extras is not None:
@@ -203,13 +204,17 @@ class SequenceAdder:
 
     def _create(self) -> None:
         history, length = self._writer.history, self._length
+
+        def latest(column: Any) -> Any:
+            return column[-length:]
+
         trajectory = StepSequence(
-            observation=history["observation"][-length:],
-            action=history["action"][-length:],
-            reward=history["reward"][-length:],
-            discount=history["discount"][-length:],
-            mask=history["mask"][-length:],
-            extras=_map(lambda column: column[-length:], history["extras"]) if self._has_extras else (),
+            observation=_map(latest, history["observation"]),
+            action=latest(history["action"]),
+            reward=latest(history["reward"]),
+            discount=latest(history["discount"]),
+            mask=latest(history["mask"]),
+            extras=_map(latest, history["extras"]) if self._has_extras else (),
             state=_map(lambda column: column[-length], history["state"]) if self._has_state else (),
         )
         self._writer.create_item(self._table, self._priority, trajectory)
