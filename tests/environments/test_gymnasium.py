@@ -125,9 +125,41 @@ def test_close_closes_the_inner_environment():
     assert inner.closed
 
 
-def test_continuous_actions_are_refused():
-    with pytest.raises(ProgramError, match=r"gym:Pendulum-v1.*only discrete ones are supported"):
-        make_gymnasium("Pendulum-v1")
+class PendulumConformanceTest(test_utils.EnvironmentTestMixin, absltest.TestCase):
+    def make_object_under_test(self):
+        return make_gymnasium("Pendulum-v1", seed=1)
+
+    def make_action_sequence(self):
+        random = np.random.default_rng(3)
+        for _ in range(250):
+            yield random.uniform(-2.0, 2.0, 1).astype(np.float32)
+
+
+def test_continuous_actions_keep_their_bounds_and_get_the_type_of_their_space():
+    space = spaces.Box(np.array([-2.0, 0.0]), np.array([2.0, 5.0]), dtype=np.float64)
+    inner = Scripted([(np.zeros(2), False, False)] * 2, UNIT, space)
+    environment = GymnasiumEnvironment(inner)
+    spec = environment.action_spec()
+    assert isinstance(spec, specs.BoundedArray)
+    np.testing.assert_array_equal([spec.minimum, spec.maximum], [[-2.0, 0.0], [2.0, 5.0]])
+    environment.reset()
+    environment.step(np.array([1.5, 4.5], np.float32))
+    (action,) = inner.actions
+    assert action.dtype == spec.dtype == np.float64
+    np.testing.assert_array_equal(action, [1.5, 4.5])
+
+
+@pytest.mark.parametrize(
+    ("space", "fault"),
+    [
+        (spaces.Box(-np.inf, 1.0, (2,), np.float32), "must have bounds"),
+        (spaces.Box(0, 9, (2,), np.int32), "only discrete and continuous ones are supported"),
+        (spaces.MultiDiscrete([2, 3]), "only discrete and continuous ones are supported"),
+    ],
+)
+def test_other_actions_are_refused(space, fault):
+    with pytest.raises(ProgramError, match=fault):
+        GymnasiumEnvironment(Scripted([], UNIT, space))
 
 
 def test_structured_observations_are_refused_with_a_way_out():

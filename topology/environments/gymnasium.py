@@ -22,7 +22,7 @@ Observation = NDArray[Any]
 
 @final
 class GymnasiumEnvironment(dm_env.Environment):  # type: ignore[misc]  # dm_env has no type information
-    """One Gymnasium environment with discrete actions.
+    """One Gymnasium environment with discrete actions, or with bounded continuous ones.
 
     An episode that terminates ends with discount 0, one that is truncated (a time limit) ends with discount 1, so that
     its last state still has a value. Images (uint8 boxes) stay as they are, other boxes become float32, discrete
@@ -40,7 +40,7 @@ class GymnasiumEnvironment(dm_env.Environment):  # type: ignore[misc]  # dm_env 
         self._environment = environment
         self._seed = seed
         self._must_reset = True
-        self._action_spec, self._first_action = _convert_actions(environment.action_space)
+        self._action_spec, self._to_action = _convert_actions(environment.action_space)
         self._observation_spec, self._convert = _convert_observations(environment.observation_space)
 
     def reset(self) -> dm_env.TimeStep:
@@ -49,10 +49,10 @@ class GymnasiumEnvironment(dm_env.Environment):  # type: ignore[misc]  # dm_env 
         self._must_reset = False
         return dm_env.restart(self._convert(observation))
 
-    def step(self, action: int) -> dm_env.TimeStep:
+    def step(self, action: Any) -> dm_env.TimeStep:
         if self._must_reset:
             return self.reset()
-        raw, reward, terminated, truncated, _ = self._environment.step(int(action) + self._first_action)
+        raw, reward, terminated, truncated, _ = self._environment.step(self._to_action(action))
         observation = self._convert(raw)
         self._must_reset = bool(terminated or truncated)
         if terminated:
@@ -64,7 +64,7 @@ class GymnasiumEnvironment(dm_env.Environment):  # type: ignore[misc]  # dm_env 
     def observation_spec(self) -> specs.Array:
         return self._observation_spec
 
-    def action_spec(self) -> specs.DiscreteArray:
+    def action_spec(self) -> specs.DiscreteArray | specs.BoundedArray:
         return self._action_spec
 
     def close(self) -> None:
@@ -97,13 +97,23 @@ def make_gymnasium(environment_id: str, seed: int | None = None) -> GymnasiumEnv
         raise ProgramError(f"The environment 'gym:{environment_id}' cannot be used: {error}") from error
 
 
-def _convert_actions(space: gymnasium.Space[Any]) -> tuple[specs.DiscreteArray, int]:
+def _convert_actions(space: gymnasium.Space[Any]) -> tuple[specs.Array, Callable[[Any], Any]]:
     if isinstance(space, spaces.Discrete):
-        return specs.DiscreteArray(int(space.n), name="action"), int(space.start)
-    raise ProgramError(
-        f"its actions are {space}, and only discrete ones are supported: choose an environment with a Discrete action "
-        "space, or wrap it in one that maps a number to an action"
-    )
+        first = int(space.start)
+        return specs.DiscreteArray(int(space.n), name="action"), lambda action: int(action) + first
+    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        raise ProgramError(
+            f"its actions are {space}, and only discrete and continuous ones are supported: choose an environment with "
+            "a Discrete or a Box action space, or wrap it in one that maps a number to an action"
+        )
+    if not space.is_bounded("both"):
+        raise ProgramError(
+            f"its actions are {space}, and continuous ones must have bounds: wrap it in one that has them, such as "
+            "gymnasium.wrappers.TransformAction"
+        )
+    dtype = space.dtype
+    spec = specs.BoundedArray(space.shape, dtype, space.low, space.high, name="action")
+    return spec, lambda action: np.asarray(action, dtype)
 
 
 def _convert_observations(space: gymnasium.Space[Any]) -> tuple[specs.Array, Callable[[Any], Observation]]:

@@ -69,7 +69,7 @@ def test_every_edge():
 def test_a_wrong_environment_is_refused_before_anything_runs():
     with pytest.raises(ProgramError, match="Did you mean"):
         dqn(DQNConfig(environment="catchh"))
-    with pytest.raises(ProgramError, match="only discrete ones"):
+    with pytest.raises(ProgramError, match="needs an environment with discrete actions"):
         dqn(DQNConfig(environment="gym:Pendulum-v1"))
 
 
