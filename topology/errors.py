@@ -109,27 +109,48 @@ class NodeFailed(TopologyError, RuntimeError):
 
 
 class CourierError(TopologyError):
-    """A remote call did not give a result."""
+    """A remote call did not give a result.
+
+    Attributes:
+        code: canonical status code, as of gRPC and Abseil.
+        message: the text.
+    """
+
+    code: int = 2  # UNKNOWN
+
+    @property
+    def message(self) -> str:
+        return str(self)
 
 
 class CourierClosed(CourierError):
     """This side closed the client or the server."""
 
+    code = 1  # CANCELLED
+
 
 class ConnectionBroken(CourierError, ConnectionError):
     """The peer or the network went away, or never answered the connection attempt."""
+
+    code = 14  # UNAVAILABLE
 
 
 class DeadlineExceeded(CourierError, TimeoutError):
     """No answer in the time the caller allowed. The call may still run on the server."""
 
+    code = 4  # DEADLINE_EXCEEDED
+
 
 class MethodNotFound(CourierError):
     """The server does not expose that method."""
 
+    code = 5  # NOT_FOUND
+
 
 class PayloadTooLarge(CourierError, ValueError):
     """A message is over the limit of the connection."""
+
+    code = 8  # RESOURCE_EXHAUSTED
 
 
 class RemoteError(CourierError):
@@ -140,6 +161,8 @@ class RemoteError(CourierError):
         remote_traceback: its traceback text.
     """
 
+    code = 13  # INTERNAL
+
     def __init__(self, message: str, *, type_name: str = "", remote_traceback: str = "") -> None:
         super().__init__(message)
         self.type_name = type_name
@@ -148,6 +171,8 @@ class RemoteError(CourierError):
 
 class StaleError(CourierError):
     """A cacher has only a value older than it may serve. `age_s` is its age, in seconds."""
+
+    code = 14  # UNAVAILABLE
 
     def __init__(self, message: str, *, age_s: float = 0.0) -> None:
         super().__init__(message)

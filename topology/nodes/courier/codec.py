@@ -25,7 +25,7 @@ from topology.nodes.courier.wire import MAX_BUFFERS, Buffer
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Payload", "allocate", "decode", "decode_error", "encode", "encode_call", "encode_error"]
+__all__ = ["Payload", "allocate", "decode", "decode_error", "encode", "encode_call", "encode_error", "set_remote_error_adapter"]
 
 _PROTOCOL = 5
 _OUT_OF_BAND_BYTES = 2048
@@ -120,8 +120,19 @@ def decode_error(body: Buffer) -> Exception:
             error = None
     if not isinstance(error, Exception):
         error = errors.RemoteError(f"{name}: {message}", type_name=name, remote_traceback=text)
+    if _adapt_remote_error is not None:
+        error = _adapt_remote_error(error, text)
     error.__cause__ = RemoteTraceback(text)
     return error
+
+
+_adapt_remote_error: Callable[[Exception, str], Exception] | None = None
+
+
+def set_remote_error_adapter(adapter: Callable[[Exception, str], Exception] | None) -> None:
+    """Has every exception that comes back from a handler pass `adapter(error, traceback_text)`; None ends that."""
+    global _adapt_remote_error
+    _adapt_remote_error = adapter
 
 
 class RemoteTraceback(Exception):

@@ -1,0 +1,109 @@
+"""The modules of other projects: provided in every interpreter, and never over a real one unasked."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+COMMAND = [sys.executable, "-m", "topology.compat"]
+
+
+def write(directory, files):
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+
+def run(*arguments, cwd, **environment):
+    return subprocess.run(
+        arguments, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+def test_a_script_runs_as_under_python(tmp_path):
+    write(tmp_path, {"a/script.py": "import sys\nprint(__name__, sys.argv, sys.path[0], 'launchpad' in sys.modules)\n"})
+    plain = run(sys.executable, "a/script.py", "--x", "1", cwd=tmp_path)
+    ours = run(*COMMAND, "a/script.py", "--x", "1", cwd=tmp_path)
+    assert ours.stdout == plain.stdout != ""
+    assert ours.returncode == 0, ours.stderr
+    write(tmp_path, {"b/__init__.py": "", "b/tool.py": "import sys\nprint(__name__, sys.argv[1:])\nsys.exit(3)\n"})
+    ours = run(*COMMAND, "-m", "b.tool", "y", cwd=tmp_path)
+    assert (ours.stdout, ours.returncode) == ("__main__ ['y']\n", 3), ours.stderr
+
+
+def test_interpreters_that_a_program_starts_have_the_modules_too(tmp_path):
+    write(
+        tmp_path,
+        {
+            "script.py": """
+                import subprocess, sys
+                code = "import launchpad, courier, reverb; print(launchpad.Program('x'))"
+                subprocess.run([sys.executable, "-c", code])
+                """,
+            "early/sitecustomize.py": "print('the site of the program')",
+        },
+    )
+    result = run(*COMMAND, "script.py", cwd=tmp_path, PYTHONPATH=str(tmp_path / "early"))
+    assert result.stdout.count("the site of the program") == 3, result.stdout + result.stderr  # command, script, child
+    assert "Program" in result.stdout
+
+
+def test_folders_of_a_program_inside_those_names_are_found(tmp_path):
+    write(
+        tmp_path,
+        {
+            "launchpad/examples/mine.py": "HERE = 1",
+            "launchpad/nodes/own.py": "HERE = 2",
+            "script.py": """
+                from launchpad.examples import mine
+                from launchpad.nodes import own
+                import launchpad
+                print(mine.HERE, own.HERE, launchpad.CourierNode.__name__)
+                """,
+        },
+    )
+    result = run(*COMMAND, "script.py", cwd=tmp_path)
+    assert result.stdout == "1 2 CourierNode\n", result.stderr
+
+
+@pytest.mark.parametrize(("option", "expected"), [((), "real"), (("--shadow",), "ours")])
+def test_a_real_installation_is_shadowed_only_when_asked(tmp_path, option, expected):
+    write(
+        tmp_path,
+        {
+            "launchpad/__init__.py": "WHO = 'real'",
+            "launchpad/program.py": "",
+            "script.py": "import launchpad\nprint(getattr(launchpad, 'WHO', 'ours'))",
+        },
+    )
+    result = run(*COMMAND, *option, "script.py", cwd=tmp_path)
+    assert result.stdout == expected + "\n", result.stderr
+
+
+def test_what_is_not_provided_says_so(tmp_path):
+    write(tmp_path, {"script.py": "import launchpad.launch.on_the_moon\n"})
+    result = run(*COMMAND, "script.py", cwd=tmp_path)
+    assert "launchpad.launch.on_the_moon is not among the modules that topology.compat provides" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "usage:"),
+        (("-m",), "needs the name"),
+        (("nowhere.py",), "no file 'nowhere.py'"),
+        (("-z",), "unknown option"),
+    ],
+)
+def test_a_wrong_command_line_is_refused(tmp_path, arguments, text):
+    result = run(*COMMAND, *arguments, cwd=tmp_path)
+    assert text in result.stderr
+    assert result.returncode == 2
+
+
+def test_nothing_is_provided_without_being_asked(tmp_path):
+    result = run(sys.executable, "-c", "import topology\nimport launchpad", cwd=tmp_path)
+    assert "No module named 'launchpad'" in result.stderr

@@ -1,0 +1,137 @@
+"""Finds the modules of other projects that are provided here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import final
+
+__all__ = ["ENVIRONMENT", "PROVIDED", "install", "is_installed", "uninstall"]
+
+ENVIRONMENT = "TOPOLOGY_COMPAT"
+"""Set to 1 (or to "shadow") it installs the modules at the start of an interpreter, and of those it starts."""
+
+_SHADOW = "shadow"
+_MODULES = Path(__file__).parent / "modules"
+_SITE = Path(__file__).parent / "site"
+
+# What only the real package has, so that a folder of a program inside one of these names is not taken for it.
+PROVIDED = {
+    "launchpad": "program.py",
+    "courier": "python",
+    "reverb": "client.py",
+    "pybind11_abseil": "status.so",
+}
+"""The top-level modules, each with a file that tells a real installation."""
+
+
+@final
+class _Finder(MetaPathFinder):
+    """Gives our files under those names, and finds the folders that a program adds inside them.
+
+    Args:
+        shadow: use ours even where the real package is installed.
+    """
+
+    def __init__(self, *, shadow: bool) -> None:
+        self.shadow = shadow
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del target
+        top, _, rest = fullname.partition(".")
+        if top not in PROVIDED:
+            return None
+        ours = _MODULES.joinpath(*fullname.split("."))
+        if not rest:
+            return None if self._is_real(top) else self._package(fullname, ours, sys.path)
+        if path is None or str(_MODULES / top) not in sys.modules[top].__path__:
+            return None  # the real package
+        if ours.is_dir():
+            return self._package(fullname, ours, path)
+        if ours.with_suffix(".py").is_file():
+            return spec_from_file_location(fullname, ours.with_suffix(".py"))
+        if (spec := PathFinder.find_spec(fullname, path)) is not None:
+            return spec  # the program's own
+        raise ModuleNotFoundError(
+            f"{fullname} is not among the modules that topology.compat provides; docs/migration.md lists them, and "
+            "what to use instead of the others",
+            name=fullname,
+        )
+
+    def _is_real(self, top: str) -> bool:
+        if self.shadow:
+            return False
+        places = (Path(entry or os.curdir) / top for entry in sys.path)
+        return any((place / PROVIDED[top]).exists() for place in places if place != _MODULES / top)
+
+    @staticmethod
+    def _package(fullname: str, ours: Path, path: Sequence[str]) -> ModuleSpec | None:
+        name = ours.name
+        others = [str(Path(entry or os.curdir) / name) for entry in path if entry != str(ours.parent)]
+        return spec_from_file_location(
+            fullname,
+            ours / "__init__.py",
+            submodule_search_locations=[str(ours), *(other for other in others if Path(other).is_dir())],
+        )
+
+
+def is_installed() -> bool:
+    """Whether the modules are provided in this interpreter."""
+    return any(isinstance(finder, _Finder) for finder in sys.meta_path)
+
+
+def install(*, shadow: bool = False) -> None:
+    """Provides the modules from now on, here and in the interpreters that are started from here. Idempotent.
+
+    Args:
+        shadow: also where the real package is installed.
+
+    Raises:
+        ImportError: one of the modules was imported already, from elsewhere.
+    """
+    for top in PROVIDED:
+        loaded = sys.modules.get(top)
+        if shadow and loaded is not None and str(_MODULES / top) not in list(getattr(loaded, "__path__", ())):
+            raise ImportError(
+                f"{top} was imported already, from {getattr(loaded, '__file__', '?')}: call topology.compat.install() "
+                "before the first import of it",
+                name=top,
+            )
+    uninstall()
+    sys.meta_path.insert(0, _Finder(shadow=shadow))
+    os.environ[ENVIRONMENT] = _SHADOW if shadow else "1"
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(_SITE), *_python_path()])
+    from topology.compat.status import translate_remote_errors
+
+    translate_remote_errors()
+
+
+def install_if_asked() -> None:
+    """Installs when the environment says so; what an interpreter calls when it starts."""
+    value = os.environ.get(ENVIRONMENT, "")
+    if value not in {"", "0"} and not is_installed():
+        install(shadow=value == _SHADOW)
+
+
+def uninstall() -> None:
+    """Provides nothing any more; what was imported stays."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
+    os.environ.pop(ENVIRONMENT, None)
+    if str(_SITE) in os.environ.get("PYTHONPATH", ""):
+        os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
+    if not os.environ.get("PYTHONPATH", "unset"):
+        del os.environ["PYTHONPATH"]
+
+
+def _python_path() -> list[str]:
+    """The entries of PYTHONPATH, without ours."""
+    entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [entry for entry in entries if entry and entry != str(_SITE)]

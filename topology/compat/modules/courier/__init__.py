@@ -1,0 +1,4 @@
+"""`courier` on rl-topology."""
+
+from courier.python.client import Client, list_methods
+from courier.python.py_server import Server

@@ -1,0 +1,1 @@
+"""`courier.python`: client and server."""

@@ -1,0 +1,5 @@
+"""`courier.python.py_server`."""
+
+from topology.nodes.courier import Server
+
+__all__ = ["Server"]

@@ -1,0 +1,31 @@
+"""`launchpad` on rl-topology: the same names, and those of `topology` besides."""
+
+from launchpad import flags
+from launchpad.context import LaunchType, is_local_launch, is_local_launch_or_test
+from topology import (
+    Address,
+    CacherNode,
+    CourierClient,
+    CourierHandle,
+    CourierNode,
+    MultiProcessingColocation,
+    MultiThreadingColocation,
+    Program,
+    PyClassNode,
+    PyNode,
+    PythonProcess,
+    ReverbHandle,
+    ReverbNode,
+    batched_handler,
+    get_port_from_address,
+    launch,
+    make_program,
+    make_program_stopper,
+    register_stop_handler,
+    stop,
+    stop_event,
+    unregister_stop_handler,
+    wait_for_stop,
+)
+
+LAUNCH_TYPE = flags.LAUNCH_TYPE

@@ -1,0 +1,1 @@
+"""`launchpad.nodes`: the kinds of nodes."""

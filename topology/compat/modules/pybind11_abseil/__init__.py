@@ -1,0 +1,1 @@
+"""`pybind11_abseil`: the statuses that the original courier raises."""
