@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from dm_env import specs
 
+from topology.environments import make_environment
 from topology.environments.control import FlatObservations, make_control
 from topology.errors import ProgramError
 
@@ -84,3 +85,10 @@ def test_an_unknown_task_names_near_ones():
         make_control("cartpole-swingupp")
     with pytest.raises(ProgramError, match="It has acrobot-swingup, "):
         make_control("xyz")
+
+
+def test_it_is_made_by_name():
+    pytest.importorskip("dm_control")
+    environment = make_environment("dm_control:pendulum-swingup", seed=2)
+    expected = make_control("pendulum-swingup", 2).reset().observation
+    np.testing.assert_array_equal(environment.reset().observation, expected)

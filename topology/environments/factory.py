@@ -26,6 +26,7 @@ class EnvironmentFactory(Protocol):
 
 _BUILT_IN = {"catch": Catch}
 _GYMNASIUM = "gym:"
+_DM_CONTROL = "dm_control:"
 
 
 def make_environment(
@@ -34,7 +35,8 @@ def make_environment(
     """An environment by name, by path, by factory, or as it is.
 
     Args:
-        environment: "catch"; "gym:" and any Gymnasium id with discrete actions, e.g. "gym:CartPole-v1"; a function
+        environment: "catch"; "gym:" and a Gymnasium id, e.g. "gym:CartPole-v1"; "dm_control:" and a task, e.g.
+            "dm_control:cartpole-swingup"; a function
             that returns a `dm_env` or a Gymnasium environment, or where it is: "package.module:function" or
             "path/to/file.py:function"; or an environment. One of `dm_env` is returned as it is, one of Gymnasium
             behind `GymnasiumEnvironment`.
@@ -92,6 +94,10 @@ def _by_name(name: str, seed: int | None) -> dm_env.Environment:
         from topology.environments.gymnasium import make_gymnasium
 
         return make_gymnasium(name.removeprefix(_GYMNASIUM), seed)
+    if name.startswith(_DM_CONTROL):
+        from topology.environments.control import make_control
+
+        return make_control(name.removeprefix(_DM_CONTROL), seed)
     if ":" in name:
         return _checked(call_factory(name, find_factory(name), seed=seed), f"environment {name!r}: the function", seed)
     if name.endswith(".py"):
@@ -99,8 +105,9 @@ def _by_name(name: str, seed: int | None) -> dm_env.Environment:
     near = _near_matches(name)
     hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
     raise ProgramError(
-        f"There is no environment {name!r}.{hint} Known are {', '.join(map(repr, sorted(_BUILT_IN)))}, and every "
-        "Gymnasium id with discrete actions, written 'gym:CartPole-v1'. One of your own is written "
+        f"There is no environment {name!r}.{hint} Known are {', '.join(map(repr, sorted(_BUILT_IN)))}, every "
+        "Gymnasium id, written 'gym:CartPole-v1', and every task of dm_control, written "
+        "'dm_control:cartpole-swingup'. One of your own is written "
         "package.module:function or path/to/file.py:function."
     )
 
