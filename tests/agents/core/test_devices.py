@@ -1,5 +1,6 @@
 """Threads and devices of a node, as they are in a process of its own."""
 
+import os
 import subprocess
 import sys
 
@@ -12,10 +13,20 @@ from topology.agents.core.devices import prepare_jax
 from topology.context import NodeContext
 import jax
 before = jax.config.jax_platforms
-prepare_jax(NodeContext(label="actor", index=0, launch_type={launch_type!r}), accelerator={accelerator})
+context = NodeContext(label="actor", index=0, launch_type={launch_type!r})
+prepare_jax(context, accelerator={accelerator}, memory_fraction={fraction})
 platforms = jax.config.jax_platforms if jax.config.jax_platforms != before else "as it was"
 print(os.environ["XLA_FLAGS"], "|", platforms, "|", jax.devices()[0].platform)
+print(os.environ.get("XLA_CLIENT_MEM_FRACTION"), os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION"))
 """
+
+
+def run(**values):
+    code = CODE.format(**{"fraction": None, "flags": ""} | values)
+    environment = os.environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, check=True, timeout=50, capture_output=True, text=True, env=environment)
+    return result.stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -28,6 +39,10 @@ print(os.environ["XLA_FLAGS"], "|", platforms, "|", jax.devices()[0].platform)
     ],
 )
 def test_one_thread_and_no_accelerator_unless_told_otherwise(flags, launch_type, accelerator, expected):
-    code = CODE.format(flags=flags, launch_type=launch_type, accelerator=accelerator)
-    result = subprocess.run([sys.executable, "-c", code], check=True, timeout=50, capture_output=True, text=True)
-    assert result.stdout.strip() == expected
+    lines = run(flags=flags, launch_type=launch_type, accelerator=accelerator)
+    assert lines == [expected, "None 0.9"]
+
+
+def test_a_process_that_shares_an_accelerator_takes_its_part_of_the_memory():
+    assert run(launch_type="local_mp", accelerator=True, fraction=0.25)[1] == "0.25 None"
+    assert run(launch_type="local_mp", accelerator=False, fraction=0.25)[1] == "None 0.9"

@@ -31,6 +31,12 @@ class AgentConfig:
         evaluation_episodes: episodes of each evaluation.
         final_evaluation_episodes: episodes of the evaluation after the last step; 0 for none.
         checkpoint_period_s: seconds between two states of the learner on disk; one more is saved at the end.
+        learner_devices: devices of its process that the learner spreads each batch over; None for one.
+        accelerator_roles: who computes on the accelerator, if there is one: "learner", "evaluator", "actor". The
+            others compute on the CPU.
+        accelerator_memory_fraction: part of an accelerator's memory that each process with one takes; None for what
+            JAX takes, nearly all. Where several processes have one it must be given, so that none of them finds it
+            taken.
 
     Raises:
         ProgramError: settings that cannot work; the text lists all of them.
@@ -51,6 +57,9 @@ class AgentConfig:
     evaluation_episodes: int = 10
     final_evaluation_episodes: int = 100
     checkpoint_period_s: float = 60.0
+    learner_devices: int | None = None
+    accelerator_roles: tuple[str, ...] = ("learner",)
+    accelerator_memory_fraction: float | None = None
 
     def __post_init__(self) -> None:
         faults = tuple(self.faults())
@@ -81,6 +90,27 @@ class AgentConfig:
             yield (
                 f"cache_stale_ms={self.cache_stale_ms} is not above cache_refresh_ms={self.cache_refresh_ms}: weights "
                 "would be stale before they are refreshed"
+            )
+        yield from self._device_faults()
+
+    def _device_faults(self) -> Iterator[str]:
+        devices, fraction = self.learner_devices, self.accelerator_memory_fraction
+        if devices is not None and devices < 1:
+            yield f"learner_devices={devices}: at least 1, or None for one"
+        elif devices is not None and self.batch_size % devices:
+            yield f"learner_devices={devices} does not divide batch_size={self.batch_size}: each takes an equal part"
+        if fraction is not None and not 0 < fraction <= 1:
+            yield f"accelerator_memory_fraction={fraction}: above 0 and at most 1, or None for what JAX takes"
+        nodes = {"learner": 1, "evaluator": 1, "actor": self.num_actors}
+        if unknown := set(self.accelerator_roles) - set(nodes):
+            yield f"accelerator_roles: {', '.join(map(repr, sorted(unknown)))} is none of {', '.join(nodes)}"
+            return
+        owners = sum(nodes[role] for role in set(self.accelerator_roles))
+        if owners > 1 and fraction is None:
+            yield (
+                f"accelerator_roles={self.accelerator_roles} gives {owners} nodes an accelerator. As processes on one "
+                "machine the first would take nearly all of its memory from the others: give it to one node, or set "
+                f"accelerator_memory_fraction (at most {1 / owners:.2g} if they share one)"
             )
 
     def below_one(self, *names: str) -> Iterator[str]:

@@ -11,7 +11,9 @@ __all__ = ["prepare_jax"]
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
 
-def prepare_jax(context: NodeContext | None, *, accelerator: bool = False) -> None:
+def prepare_jax(
+    context: NodeContext | None, *, accelerator: bool = False, memory_fraction: float | None = None
+) -> None:
     """Call it in a node before the first use of JAX. Does nothing where JAX runs already.
 
     Small networks gain nothing from XLA's threads, and with several nodes on one machine the threads fight for the
@@ -21,6 +23,7 @@ def prepare_jax(context: NodeContext | None, *, accelerator: bool = False) -> No
     Args:
         context: of the node.
         accelerator: whether this node computes on the accelerator, if there is one.
+        memory_fraction: part of the accelerator's memory that this process takes at once; None for JAX's default.
     """
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
@@ -31,3 +34,7 @@ def prepare_jax(context: NodeContext | None, *, accelerator: bool = False) -> No
         import jax
 
         jax.config.update("jax_platforms", "cpu")  # type: ignore[no-untyped-call]
+    elif memory_fraction is not None:
+        # JAX reads it when it first looks for devices, and refuses to find both names.
+        os.environ.pop("XLA_PYTHON_CLIENT_MEM_FRACTION", None)
+        os.environ["XLA_CLIENT_MEM_FRACTION"] = str(memory_fraction)

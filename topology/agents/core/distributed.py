@@ -107,11 +107,11 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
     def learner(self, replay: Client, counter: Any) -> Learner[Any]:
         """Learns, and serves its weights."""
         context = get_context()
-        builder = self._builder(context, accelerator=True)
+        builder = self._builder(context, "learner")
         from topology.agents.core.checkpoint import Checkpointer
 
         directory = context.run_directory
-        return builder.make_learner(
+        learner = builder.make_learner(
             replay,
             counts=ChildCounter(counter, "learner"),
             metrics=MetricsWriter(context),
@@ -119,11 +119,13 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
             prefetch=1,
             checkpointer=None if directory is None else Checkpointer(Path(directory) / "checkpoints" / "learner"),
         )
+        learner.spread(self.config.learner_devices)
+        return learner
 
     def evaluator(self, source: VariableSource, counter: Any) -> Evaluator:
         """Plays from time to time, and once more at the end."""
         context, config = get_context(), self.config
-        builder = self._builder(context)
+        builder = self._builder(context, "evaluator")
         from topology.agents.core.evaluator import EvaluationSchedule, Evaluator
 
         client = builder.make_variable_client(source, in_background=False)
@@ -148,7 +150,7 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
     ) -> ActorRunner:
         """Plays, and writes what it sees into replay."""
         context = get_context()
-        builder = self._builder(context)
+        builder = self._builder(context, "actor")
         from topology.agents.core.actor_runner import ActorRunner
 
         client = builder.make_variable_client(source, in_background=True)
@@ -165,10 +167,14 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
             closables=(adder,),
         )
 
-    def _builder(self, context: NodeContext, *, accelerator: bool = False) -> AgentBuilder[ConfigT]:
+    def _builder(self, context: NodeContext, role: str) -> AgentBuilder[ConfigT]:
         from topology.agents.core.devices import prepare_jax
 
-        prepare_jax(context, accelerator=accelerator)
+        prepare_jax(
+            context,
+            accelerator=role in self.config.accelerator_roles,
+            memory_fraction=self.config.accelerator_memory_fraction,
+        )
         return self.make_builder(context.seed)
 
     # --- parts of the graph ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 from topology.agents.core.checkpoint import Checkpointer
 from topology.agents.core.counter import ChildCounter
 from topology.agents.core.metrics import Averages, RowWriter
+from topology.agents.core.parallel import data_parallel, learner_mesh, replicate
 from topology.agents.core.replay import Batch, BatchSource
 from topology.agents.core.stopping import until_stopped
 from topology.agents.core.types import Variables
@@ -115,6 +116,19 @@ class Learner(Generic[StateT]):
     def steps(self) -> int:
         """Updates made, those of earlier runs in the same directory included."""
         return self._steps
+
+    def spread(self, num_devices: int | None) -> None:
+        """Has so many devices of this process share the work of each batch; see `topology.agents.core.parallel`.
+
+        Call it before the first step. With None or 1 nothing changes.
+
+        Raises:
+            ProgramError: there are fewer devices.
+        """
+        if num_devices is not None and num_devices > 1:
+            mesh = learner_mesh(num_devices)
+            self._update = data_parallel(self._update, mesh)
+            self._state = replicate(self._state, mesh)
 
     def get_variables(self, names: Sequence[str]) -> Variables:
         """The newest weights as numpy arrays, one tree a name, in the order of `names`.

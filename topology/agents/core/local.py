@@ -72,6 +72,7 @@ class LocalRun:
             stop=self._stop,
             prefetch=0,
         )
+        self.learner.spread(config.learner_devices)
         self._loops = [self._make_loop(i, exploration) for i, exploration in enumerate(agent.explorations())]
         evaluator = agent.make_builder(self._seeds["evaluator"])
         self._evaluation_client = evaluator.make_variable_client(self.learner, in_background=False)
