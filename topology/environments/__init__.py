@@ -6,6 +6,14 @@ launcher. Imports the kernel only; Gymnasium is imported when an environment of 
 
 from topology.environments.catch import Catch
 from topology.environments.factory import EnvironmentFactory, make_environment
+from topology.environments.memory_chain import MemoryChain
 from topology.environments.specs import EnvironmentSpec, make_environment_spec
 
-__all__ = ["Catch", "EnvironmentFactory", "EnvironmentSpec", "make_environment", "make_environment_spec"]
+__all__ = [
+    "Catch",
+    "EnvironmentFactory",
+    "EnvironmentSpec",
+    "MemoryChain",
+    "make_environment",
+    "make_environment_spec",
+]

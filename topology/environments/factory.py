@@ -10,6 +10,9 @@ import dm_env
 
 from topology.environments.by_path import call_factory, find_factory, takes_seed
 from topology.environments.catch import Catch
+from topology.environments.memory_chain import MemoryChain
+from topology.environments.switch_riddle import SwitchRiddle
+from topology.environments.two_step import TwoStepGame
 from topology.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -24,9 +27,17 @@ class EnvironmentFactory(Protocol):
     def __call__(self, *, seed: int | None = None) -> dm_env.Environment | gymnasium.Env[Any, Any]: ...
 
 
-_BUILT_IN = {"catch": Catch}
+def _cartpole_hidden(*, seed: int | None = None) -> dm_env.Environment:
+    from topology.environments.cartpole_hidden import cartpole_hidden
+
+    return cartpole_hidden(seed=seed)
+
+
+_BUILT_IN = {"cartpole_hidden": _cartpole_hidden, "catch": Catch, "memory_chain": MemoryChain}
+_BUILT_IN |= {"switch_riddle": SwitchRiddle, "two_step": TwoStepGame}  # of several agents
 _GYMNASIUM = "gym:"
 _DM_CONTROL = "dm_control:"
+_PETTINGZOO = "pettingzoo:"
 
 
 def make_environment(
@@ -35,11 +46,11 @@ def make_environment(
     """An environment by name, by path, by factory, or as it is.
 
     Args:
-        environment: "catch"; "gym:" and a Gymnasium id, e.g. "gym:CartPole-v1"; "dm_control:" and a task, e.g.
-            "dm_control:cartpole-swingup"; a function
-            that returns a `dm_env` or a Gymnasium environment, or where it is: "package.module:function" or
-            "path/to/file.py:function"; or an environment. One of `dm_env` is returned as it is, one of Gymnasium
-            behind `GymnasiumEnvironment`.
+        environment: "catch"; "memory_chain", or "memory_chain:20" for its length; "cartpole_hidden"; "gym:" and a
+            Gymnasium id, e.g. "gym:CartPole-v1"; "dm_control:" and a task, e.g. "dm_control:cartpole-swingup"; a
+            function that returns a `dm_env`, Gymnasium or (parallel) PettingZoo environment, or where it is:
+            "package.module:function" or "path/to/file.py:function"; or an environment. One of `dm_env` is returned as
+            it is, one of Gymnasium behind `GymnasiumEnvironment`.
         seed: of its randomness; None for a different one each time. Not used for a `dm_env` environment that exists
             already.
 
@@ -72,6 +83,11 @@ def _adapt(value: object, seed: int | None) -> dm_env.Environment | None:
     """`value` as a `dm_env` environment; None when it is no environment."""
     if isinstance(value, dm_env.Environment):
         return value
+    if "pettingzoo" in sys.modules:
+        from topology.environments.pettingzoo import ParallelEnv, PettingZooEnvironment
+
+        if isinstance(value, ParallelEnv):
+            return PettingZooEnvironment(value, seed=seed)
     if "gymnasium" not in sys.modules:
         return None  # whoever has an environment of it has imported it
     import gymnasium
@@ -90,6 +106,8 @@ def _adapt(value: object, seed: int | None) -> dm_env.Environment | None:
 def _by_name(name: str, seed: int | None) -> dm_env.Environment:
     if name in _BUILT_IN:
         return _BUILT_IN[name](seed=seed)
+    if name.startswith("memory_chain:"):
+        return _memory_chain(name.removeprefix("memory_chain:"), seed)
     if name.startswith(_GYMNASIUM):
         from topology.environments.gymnasium import make_gymnasium
 
@@ -98,6 +116,8 @@ def _by_name(name: str, seed: int | None) -> dm_env.Environment:
         from topology.environments.control import make_control
 
         return make_control(name.removeprefix(_DM_CONTROL), seed)
+    if name.startswith(_PETTINGZOO):
+        return _pettingzoo(name.removeprefix(_PETTINGZOO), seed)
     if ":" in name:
         return _checked(call_factory(name, find_factory(name), seed=seed), f"environment {name!r}: the function", seed)
     if name.endswith(".py"):
@@ -110,6 +130,23 @@ def _by_name(name: str, seed: int | None) -> dm_env.Environment:
         "'dm_control:cartpole-swingup'. One of your own is written "
         "package.module:function or path/to/file.py:function."
     )
+
+
+def _memory_chain(length: str, seed: int | None) -> MemoryChain:
+    if not length.isdecimal() or int(length) < 1:
+        raise ProgramError(f"environment 'memory_chain:{length}': {length!r} is no length; write memory_chain:10")
+    return MemoryChain(int(length), seed=seed)
+
+
+def _pettingzoo(name: str, seed: int | None) -> dm_env.Environment:
+    try:
+        from topology.environments.pettingzoo import make_pettingzoo
+    except ModuleNotFoundError as error:
+        raise ProgramError(
+            f"The environment 'pettingzoo:{name}' needs PettingZoo, which is not installed: "
+            'pip install "rl-topology[multiagent]"'
+        ) from error
+    return make_pettingzoo(name, seed)
 
 
 def _near_matches(name: str) -> list[str]:
