@@ -4,8 +4,9 @@ import threading
 
 import pytest
 
-from topology.agents.core.actor_runner import ActorRunner
+from topology.agents.core.actor_runner import ActorParts, ActorRunner
 from topology.agents.core.counter import ChildCounter, Counter
+from topology.agents.core.loop import EnvironmentLoop
 from topology.agents.core.stopping import until_stopped
 from topology.agents.core.types import Variables
 from topology.agents.core.variables import VariableClient
@@ -48,16 +49,15 @@ class Closing:
 @pytest.fixture
 def make(rows, remote, clock):
     def make(counter, actor, *, stop=None, limit=None, source=None, closing=None):
+        environment = Catch(seed=0)
+        client = VariableClient(source or Source(), ["policy"], clock=clock)
         return ActorRunner(
-            environment=Catch(seed=0),
-            actor=actor,
-            client=VariableClient(source or Source(), ["policy"], clock=clock),
+            parts=ActorParts(EnvironmentLoop(environment, actor), client, (closing or Closing(), environment)),
             counter=remote(counter),
             counts=ChildCounter(counter, "actor", max_delay_s=0),
             metrics=rows,
             stop=stop or StopToken(),
             max_actor_steps=limit,
-            closables=(closing or Closing(),),
             clock=clock,
         )
 

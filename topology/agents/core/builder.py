@@ -7,15 +7,19 @@ from typing import Any, Generic, TypeVar
 
 import dm_env
 
+from topology.agents.core.actor_runner import ActorParts
 from topology.agents.core.checkpoint import Checkpointer
 from topology.agents.core.config import AgentConfig
 from topology.agents.core.counter import ChildCounter
+from topology.agents.core.inference import ServedPolicy
 from topology.agents.core.learner import Learner
 from topology.agents.core.loop import EnvironmentLoop
 from topology.agents.core.metrics import RowWriter
+from topology.agents.core.policy import LocalPolicy, Policy
 from topology.agents.core.seeding import derive_seed
 from topology.agents.core.types import Actor, Adder, VariableSource
 from topology.agents.core.variables import VariableClient
+from topology.agents.core.vector import VectorLoop
 from topology.context import StopToken
 from topology.environments import EnvironmentFactory, make_environment
 from topology.environments.specs import EnvironmentSpec
@@ -50,13 +54,13 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
         self._environment = environment
         self._node_seed = node_seed
 
-    def seed(self, use: int) -> int:
-        """A seed for one use, e.g. `EXPLORATION`."""
-        return derive_seed(self._node_seed, self.config.seed, use)
+    def seed(self, use: int, index: int = 0) -> int:
+        """A seed for one use, e.g. `EXPLORATION`; `index` tells several of one node apart."""
+        return derive_seed(self._node_seed, self.config.seed, use, *([index] if index else []))
 
-    def make_environment(self) -> dm_env.Environment:
-        """The environment of an actor or evaluator."""
-        return make_environment(self._environment, seed=self.seed(ENVIRONMENT))
+    def make_environment(self, index: int = 0) -> dm_env.Environment:
+        """An environment of an actor, or that of an evaluator."""
+        return make_environment(self._environment, seed=self.seed(ENVIRONMENT, index))
 
     def make_variable_client(self, source: VariableSource, *, in_background: bool) -> VariableClient:
         """Pulls the policy: in the background, or only when it is waited for."""
@@ -76,6 +80,43 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
             exploration: what the graph gave this actor, e.g. its epsilon; None where it gives nothing.
             adder: gets the steps.
         """
+
+    def make_policy(self) -> Policy:
+        """The policy for many observations at once. An agent that has one says so with `DistributedAgent.has_policy`.
+
+        Raises:
+            NotImplementedError: the agent has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no policy for many observations at once")
+
+    def make_actor_parts(
+        self, source: Any, replay: Client, *, exploration: float | None, max_in_flight: int, served: bool
+    ) -> ActorParts:
+        """What an actor is made of, by the settings: one environment or several, its own weights or a server's.
+
+        Args:
+            source: of weights or, where `served`, courier client of an inference server.
+            replay: gets the steps.
+            exploration: see `make_actor`.
+            max_in_flight: see `make_adder`; of each environment.
+            served: whether an inference server chooses the actions.
+        """
+        indices = range(self.config.environments_per_actor)
+        environments = [self.make_environment(index) for index in indices]
+        adders = [self.make_adder(replay, max_in_flight=max_in_flight) for _ in indices]
+        closables = (*adders, *environments)
+        if served:
+            server = ServedPolicy(source)
+            loop = VectorLoop(environments, adders, agent=self.make_policy(), policy=server, exploration=exploration)
+            return ActorParts(loop, server, closables)
+        client = self.make_variable_client(source, in_background=True)
+        if len(indices) == 1:
+            actor = self.make_actor(client, exploration=exploration, adder=adders[0])
+            return ActorParts(EnvironmentLoop(environments[0], actor), client, closables)
+        agent = self.make_policy()
+        policy = LocalPolicy(agent, client, seed=self.seed(EXPLORATION))
+        loop = VectorLoop(environments, adders, agent=agent, policy=policy, exploration=exploration)
+        return ActorParts(loop, client, closables)
 
     @abc.abstractmethod
     def make_evaluation_actor(self, client: VariableClient) -> Actor:

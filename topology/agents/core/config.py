@@ -18,6 +18,7 @@ class AgentConfig:
         environment: a name (catch, gym:CartPole-v1) or where a function is that makes one (module:function,
             path/to/file.py:function); see `topology.environments.make_environment`.
         num_actors: how many actors.
+        environments_per_actor: environments that each actor plays in step, with one call of the policy for all.
         seed: of everything random, together with each node's own seed.
         max_actor_steps: steps of all actors after which the program ends; None for never.
         num_caches: cachers between the learner and the actors, which use them in turn.
@@ -31,9 +32,16 @@ class AgentConfig:
         evaluation_episodes: episodes of each evaluation.
         final_evaluation_episodes: episodes of the evaluation after the last step; 0 for none.
         checkpoint_period_s: seconds between two states of the learner on disk; one more is saved at the end.
+        checkpoint_replay: whether the replay table is saved too, as often as the learner's state and at the end, so
+            that a run that goes on begins with it.
+        inference_servers: nodes that choose the actions of the actors, which ask them in turn and hold no weights; 0
+            for actors with weights of their own.
+        inference_batch_size: requests of actors that such a node gathers for one call of the policy; None for those of
+            all actors that ask it.
+        inference_timeout_ms: what the first request of a batch waits at most for more.
         learner_devices: devices of its process that the learner spreads each batch over; None for one.
-        accelerator_roles: who computes on the accelerator, if there is one: "learner", "evaluator", "actor". The
-            others compute on the CPU.
+        accelerator_roles: who computes on the accelerator, if there is one: "learner", "evaluator", "actor",
+            "inference". The others compute on the CPU.
         accelerator_memory_fraction: part of an accelerator's memory that each process with one takes; None for what
             JAX takes, nearly all. Where several processes have one it must be given, so that none of them finds it
             taken.
@@ -44,6 +52,7 @@ class AgentConfig:
 
     environment: str = "catch"
     num_actors: int = 4
+    environments_per_actor: int = 1
     seed: int = 0
     max_actor_steps: int | None = 50_000
     num_caches: int = 1
@@ -57,6 +66,10 @@ class AgentConfig:
     evaluation_episodes: int = 10
     final_evaluation_episodes: int = 100
     checkpoint_period_s: float = 60.0
+    checkpoint_replay: bool = False
+    inference_servers: int = 0
+    inference_batch_size: int | None = None
+    inference_timeout_ms: float = 5.0
     learner_devices: int | None = None
     accelerator_roles: tuple[str, ...] = ("learner",)
     accelerator_memory_fraction: float | None = None
@@ -75,15 +88,20 @@ class AgentConfig:
         """Items that one call of the learner takes: `updates_per_call * batch_size`."""
         return self.updates_per_call * self.batch_size
 
+    @property
+    def requests_per_batch(self) -> int:
+        """Requests that make a batch of an inference server: `inference_batch_size`, or those of all its actors."""
+        return self.inference_batch_size or -(-self.num_actors // max(1, self.inference_servers))
+
     def faults(self) -> Iterator[str]:
         """What is wrong with these settings, a text each. An agent yields its own after those of `super()`."""
         yield from self.below_one("num_actors", "updates_per_call", "batch_size", "max_in_flight")
         yield from self.below_one("variable_update_period", "cache_refresh_ms", "evaluation_period")
-        yield from self.below_one("evaluation_episodes")
+        yield from self.below_one("evaluation_episodes", "environments_per_actor")
         yield from self.not_positive("checkpoint_period_s")
         if self.max_actor_steps is not None and self.max_actor_steps < 1:
             yield f"max_actor_steps={self.max_actor_steps}: at least 1, or None for a run without end"
-        for name in ("num_caches", "final_evaluation_episodes"):
+        for name in ("num_caches", "final_evaluation_episodes", "inference_servers", "inference_timeout_ms"):
             if getattr(self, name) < 0:
                 yield f"{name}={getattr(self, name)}: at least 0"
         if self.cache_stale_ms <= self.cache_refresh_ms:
@@ -91,7 +109,18 @@ class AgentConfig:
                 f"cache_stale_ms={self.cache_stale_ms} is not above cache_refresh_ms={self.cache_refresh_ms}: weights "
                 "would be stale before they are refreshed"
             )
+        yield from self._inference_faults()
         yield from self._device_faults()
+
+    def _inference_faults(self) -> Iterator[str]:
+        size, servers = self.inference_batch_size, self.inference_servers
+        if size is not None and size < 1:
+            yield f"inference_batch_size={size}: at least 1, or None for the requests of all actors of a server"
+        elif size is not None and servers > 0 and size > -(-self.num_actors // servers):
+            yield (
+                f"inference_batch_size={size}: with num_actors={self.num_actors} and inference_servers={servers} no "
+                "batch would ever be full: lower it"
+            )
 
     def _device_faults(self) -> Iterator[str]:
         devices, fraction = self.learner_devices, self.accelerator_memory_fraction
@@ -101,7 +130,7 @@ class AgentConfig:
             yield f"learner_devices={devices} does not divide batch_size={self.batch_size}: each takes an equal part"
         if fraction is not None and not 0 < fraction <= 1:
             yield f"accelerator_memory_fraction={fraction}: above 0 and at most 1, or None for what JAX takes"
-        nodes = {"learner": 1, "evaluator": 1, "actor": self.num_actors}
+        nodes = {"learner": 1, "evaluator": 1, "actor": self.num_actors, "inference": self.inference_servers}
         if unknown := set(self.accelerator_roles) - set(nodes):
             yield f"accelerator_roles: {', '.join(map(repr, sorted(unknown)))} is none of {', '.join(nodes)}"
             return

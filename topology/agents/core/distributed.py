@@ -9,7 +9,7 @@ import abc
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import topology as lp
 from topology.agents.core.config import AgentConfig
@@ -21,12 +21,14 @@ from topology.agents.core.seeding import derive_seed
 from topology.agents.core.types import VariableSource
 from topology.context import NodeContext, get_context
 from topology.environments import EnvironmentFactory, make_environment, make_environment_spec
+from topology.errors import ProgramError
 from topology.nodes.replay import Client, Table
 
 if TYPE_CHECKING:
     from topology.agents.core.actor_runner import ActorRunner
     from topology.agents.core.builder import AgentBuilder
     from topology.agents.core.evaluator import Evaluator
+    from topology.agents.core.inference import InferenceServer
     from topology.agents.core.learner import Learner
 
 __all__ = ["PRELOAD", "DistributedAgent"]
@@ -52,8 +54,16 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
         ProgramError: there is no such environment, or it does not fit the agent.
     """
 
+    has_policy: ClassVar[bool] = False
+    """Whether its builder has `make_policy`, and its graph `add_inference`."""
+
     def __init__(self, config: ConfigT, environment_factory: EnvironmentFactory | None = None) -> None:
         self.config = config
+        if not self.has_policy and (config.inference_servers or config.environments_per_actor > 1):
+            raise ProgramError(
+                f"{type(self).__name__} acts on one observation at a time: inference_servers must be 0 and "
+                f"environments_per_actor 1, got {config.inference_servers} and {config.environments_per_actor}"
+            )
         self.environment: str | EnvironmentFactory = environment_factory or config.environment
         environment = make_environment(self.environment, seed=0)
         self.spec = make_environment_spec(environment)
@@ -148,23 +158,44 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
     def actor(
         self, replay: Client, source: VariableSource, counter: Any, exploration: float | None = None
     ) -> ActorRunner:
-        """Plays, and writes what it sees into replay."""
+        """Plays, and writes what it sees into replay. `source` gives weights, or is one of the inference servers."""
         context = get_context()
         builder = self._builder(context, "actor")
         from topology.agents.core.actor_runner import ActorRunner
 
-        client = builder.make_variable_client(source, in_background=True)
-        adder = builder.make_adder(replay, max_in_flight=self.config.max_in_flight)
         return ActorRunner(
-            environment=builder.make_environment(),
-            actor=builder.make_actor(client, exploration=exploration, adder=adder),
-            client=client,
+            parts=builder.make_actor_parts(
+                source,
+                replay,
+                exploration=exploration,
+                max_in_flight=self.config.max_in_flight,
+                served=self.config.inference_servers > 0,
+            ),
             counter=counter,
             counts=ChildCounter(counter, "actor"),
             metrics=MetricsWriter(context),
             stop=context.stop,
             max_actor_steps=self.config.max_actor_steps,
-            closables=(adder,),
+        )
+
+    def inference(self, source: VariableSource) -> InferenceServer:
+        """Chooses the actions of the actors, many at a time."""
+        context, config = get_context(), self.config
+        builder = self._builder(context, "inference")
+        from topology.agents.core.builder import EXPLORATION
+        from topology.agents.core.inference import InferenceServer
+
+        return InferenceServer(
+            policy=builder.make_policy(),
+            client=builder.make_variable_client(source, in_background=False),
+            observations=self.spec.observations,
+            environments=config.environments_per_actor,
+            batch_size=config.requests_per_batch,
+            timeout_s=config.inference_timeout_ms / 1000,
+            refresh_s=config.cache_refresh_ms / 1000,
+            seed=builder.seed(EXPLORATION),
+            metrics=MetricsWriter(context),
+            stop=context.stop,
         )
 
     def _builder(self, context: NodeContext, role: str) -> AgentBuilder[ConfigT]:
@@ -185,6 +216,26 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
         if self.config.max_actor_steps:
             program.add_node(lp.CourierNode(self.coordinator, counter, self.config.max_actor_steps))
         return counter
+
+    def make_replay(self) -> lp.ReverbNode:
+        """The node of the replay service; saves its tables in the run directory where `checkpoint_replay` asks so."""
+        minutes = self.config.checkpoint_period_s / 60 if self.config.checkpoint_replay else None
+        return lp.ReverbNode(self.replay, checkpoint_time_delta_minutes=minutes)
+
+    def add_inference(self, program: lp.Program, sources: Sequence[Any]) -> Sequence[Any]:
+        """What actors use in turn: inference servers where there are some, which then use `sources` in turn; or these.
+
+        Args:
+            program: gets the group "inference", only if there are servers.
+            sources: handles of those who give weights.
+        """
+        if not self.config.inference_servers:
+            return sources
+        with program.group("inference"):
+            return [
+                program.add_node(lp.CourierNode(self.inference, sources[index % len(sources)]))
+                for index in range(self.config.inference_servers)
+            ]
 
     def make_cacher(self, learner: Any) -> lp.CacherNode:
         """A node that stands between the learner and those who ask for weights."""

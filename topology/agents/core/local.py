@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, final
 
+from topology.agents.core.actor_runner import ActingLoop
 from topology.agents.core.config import ReplayConfig
 from topology.agents.core.counter import ChildCounter, Counter
 from topology.agents.core.devices import prepare_jax
 from topology.agents.core.distributed import DistributedAgent
 from topology.agents.core.evaluator import Evaluation, evaluate
 from topology.agents.core.learner import Learner
-from topology.agents.core.loop import EnvironmentLoop
 from topology.agents.core.metrics import MetricsWriter
 from topology.context import StopToken, derive_seeds
 from topology.errors import ProgramError
@@ -78,14 +78,14 @@ class LocalRun:
         self._evaluation_client = evaluator.make_variable_client(self.learner, in_background=False)
         self._evaluation_loop = evaluator.make_evaluation_loop(self._evaluation_client, self._stop)
 
-    def _make_loop(self, index: int, exploration: float | None) -> EnvironmentLoop:
-        builder = self._agent.make_builder(self._seeds[f"actor/{index}"])
-        client = builder.make_variable_client(self.learner, in_background=True)
-        client.update_and_wait()
-        # With nothing on its way the table is the same at each update, whatever the machine is busy with.
-        adder = builder.make_adder(self._replay, max_in_flight=0)
-        actor = builder.make_actor(client, exploration=exploration, adder=adder)
-        return EnvironmentLoop(builder.make_environment(), actor)
+    def _make_loop(self, index: int, exploration: float | None) -> ActingLoop:
+        # With nothing on its way the table is the same at each update, whatever the machine is busy with. An inference
+        # server would answer this one thread alone: here the actors have their weights themselves.
+        parts = self._agent.make_builder(self._seeds[f"actor/{index}"]).make_actor_parts(
+            self.learner, self._replay, exploration=exploration, max_in_flight=0, served=False
+        )
+        parts.weights.update_and_wait()
+        return parts.loop
 
     @property
     def counts(self) -> dict[str, int]:
@@ -93,9 +93,9 @@ class LocalRun:
         return self._counter.get_counts()
 
     def step(self) -> None:
-        """One step of every actor, then the updates that are due."""
-        results = [loop.run_step() for loop in self._loops]
-        self._counts.increment(steps=len(results), episodes=sum(result is not None for result in results))
+        """One step of every environment of the actors, then the updates that are due."""
+        episodes = sum(len(loop.run_steps()) for loop in self._loops)
+        self._counts.increment(steps=sum(loop.num_environments for loop in self._loops), episodes=episodes)
         while self._is_due():
             self.learner.step()
 

@@ -32,10 +32,6 @@ def _never() -> bool:
     return False
 
 
-def _ignore() -> None:
-    return
-
-
 @final
 class EnvironmentLoop:
     """Lets an actor play episodes.
@@ -45,7 +41,6 @@ class EnvironmentLoop:
             mean counts, which is the reward itself where they share it.
         actor: chooses the actions and sees every step.
         should_stop: asked before every action; when true the episode is abandoned.
-        on_step: called after every step, e.g. to count it.
     """
 
     def __init__(
@@ -54,12 +49,10 @@ class EnvironmentLoop:
         actor: Actor,
         *,
         should_stop: Callable[[], bool] = _never,
-        on_step: Callable[[], None] = _ignore,
     ) -> None:
         self._environment = environment
         self._actor = actor
         self._should_stop = should_stop
-        self._on_step = on_step
         self._timestep: dm_env.TimeStep | None = None
         self._return = 0.0
         self._length = 0
@@ -74,12 +67,10 @@ class EnvironmentLoop:
 
     def run_step(self) -> EpisodeResult | None:
         """Takes one action, beginning an episode if none is open; the result when that was its last one."""
-        timestep = self._begin() if self._timestep is None else self._timestep
-        action = self._actor.select_action(timestep.observation)
+        action = self._actor.select_action(self.begin().observation)
         self._timestep = self._environment.step(action)
         self._actor.observe(action, self._timestep)
         self._actor.update()
-        self._on_step()
         self._return += _scalar(self._timestep.reward)
         self._length += 1
         if not self._timestep.last():
@@ -87,8 +78,19 @@ class EnvironmentLoop:
         self._timestep = None
         return EpisodeResult(self._return, self._length)
 
-    def _begin(self) -> dm_env.TimeStep:
-        timestep = self._environment.reset()
-        self._actor.observe_first(timestep)
-        self._return, self._length = 0.0, 0
-        return timestep
+    def begin(self) -> dm_env.TimeStep:
+        """Begins an episode if none is open; what the next action is an answer to."""
+        if self._timestep is None:
+            self._timestep = self._environment.reset()
+            self._actor.observe_first(self._timestep)
+            self._return, self._length = 0.0, 0
+        return self._timestep
+
+    # --- as a loop of an `ActorRunner`
+
+    num_environments = 1
+
+    def run_steps(self) -> list[EpisodeResult]:
+        """As `run_step`, with the result in a list."""
+        result = self.run_step()
+        return [] if result is None else [result]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import dm_env
 
-__all__ = ["Actor", "Adder", "VariableSource", "Variables"]
+__all__ = ["Actor", "Adder", "VariableSource", "Variables", "Weights"]
 
 
 class Variables(NamedTuple):
@@ -29,6 +29,21 @@ class VariableSource(Protocol):
 
     def get_variables(self, names: Sequence[str]) -> Variables:
         """The newest weights. Raises `KeyError` for an unknown name."""
+
+
+class Weights(Protocol):
+    """What is known of the weights that somebody acts with: a `VariableClient`, or the client of a server of it."""
+
+    @property
+    def version(self) -> int:
+        """Learner steps that made them; -1 before the first."""
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the source gave them."""
+
+    def update_and_wait(self) -> bool:
+        """Blocks until there are some as new as can be; returns whether they are newer than those before."""
 
 
 class Actor(Protocol):

@@ -129,22 +129,21 @@ class DQN:
 
     def actor(self, replay: Client, source: VariableSource, counter: Any, epsilon: float) -> ActorRunner:
         """Explores with `epsilon`, and writes what it sees into replay."""
-        from topology.agents.core.actor_runner import ActorRunner
+        from topology.agents.core.actor_runner import ActorParts, ActorRunner
+        from topology.agents.core.loop import EnvironmentLoop
 
         context = get_context()
         builder = self._builder(context)
         client = builder.make_variable_client(source, in_background=True)
         adder = builder.make_adder(replay, max_in_flight=self._config.max_in_flight)
+        environment, actor = builder.make_environment(), builder.make_actor(client, epsilon=epsilon, adder=adder)
         return ActorRunner(
-            environment=builder.make_environment(),
-            actor=builder.make_actor(client, epsilon=epsilon, adder=adder),
-            client=client,
+            parts=ActorParts(EnvironmentLoop(environment, actor), client, (adder, environment)),
             counter=counter,
             counts=ChildCounter(counter, "actor"),
             metrics=MetricsWriter(context),
             stop=context.stop,
             max_actor_steps=self._max_actor_steps,
-            closables=(adder,),
         )
 
     def _builder(self, context: NodeContext, *, accelerator: bool = False) -> DQNBuilder:

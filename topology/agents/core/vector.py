@@ -1,0 +1,95 @@
+"""Several environments in one actor: one call of the policy for all of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import dm_env
+import jax
+import numpy as np
+
+from topology.agents.core.loop import EnvironmentLoop, EpisodeResult
+from topology.agents.core.policy import ActingPolicy, Policy, PolicyOutput
+from topology.agents.core.types import Adder
+
+__all__ = ["VectorLoop"]
+
+
+@final
+class VectorLoop:
+    """Plays several environments in step; each has episodes, a recurrent state and an adder of its own.
+
+    Args:
+        environments: `N` of them, at least one.
+        adders: get the steps, one for each environment.
+        agent: says what the recurrent states are.
+        policy: chooses the actions.
+        exploration: what the graph gave this actor; None for nothing.
+    """
+
+    def __init__(
+        self,
+        environments: Sequence[dm_env.Environment],
+        adders: Sequence[Adder],
+        *,
+        agent: Policy,
+        policy: ActingPolicy,
+        exploration: float | None = None,
+    ) -> None:
+        self._policy = policy
+        self._seats = [_Seat(agent, policy, adder) for adder in adders]
+        self._loops = [EnvironmentLoop(*pair) for pair in zip(environments, self._seats, strict=True)]
+        self._explorations = np.full(len(environments), 0.0 if exploration is None else exploration, np.float32)
+
+    @property
+    def num_environments(self) -> int:
+        """`N`: the steps that a call of `run_steps` makes."""
+        return len(self._loops)
+
+    def run_steps(self) -> list[EpisodeResult]:
+        """Takes one action in each environment; the results of the episodes that end with it."""
+        observations = _stack([loop.begin().observation for loop in self._loops])
+        states = _stack([seat.state for seat in self._seats])
+        output = self._policy(observations, states, self._explorations)
+        results = []
+        for index, (loop, seat) in enumerate(zip(self._loops, self._seats, strict=True)):
+            seat.planned = _row(output, index)
+            if (result := loop.run_step()) is not None:
+                results.append(result)
+        return results
+
+
+@final
+class _Seat:
+    """The actor of one environment: does what was planned for it."""
+
+    def __init__(self, agent: Policy, policy: ActingPolicy, adder: Adder) -> None:
+        self._agent = agent
+        self._policy = policy
+        self._adder = adder
+        self.state = agent.initial_state
+        self.planned = PolicyOutput(None)
+
+    def select_action(self, observation: Any) -> Any:  # noqa: ARG002 - chosen for all environments at once
+        action = self.planned.action
+        return int(action) if isinstance(action, np.integer) else action
+
+    def observe_first(self, timestep: dm_env.TimeStep) -> None:
+        self.state = self._agent.initial_state
+        self._adder.observe_first(timestep)
+
+    def observe(self, action: Any, next_timestep: dm_env.TimeStep) -> None:
+        self._adder.observe(action, next_timestep, extras=self.planned.extras, state=self.state)
+        self.state = self._agent.advance(self.planned.state, action, next_timestep.reward)
+
+    def update(self) -> None:
+        self._policy.update()
+
+
+def _stack(trees: Sequence[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def _row(tree: Any, index: int) -> Any:
+    return jax.tree.map(lambda leaf: leaf[index], tree)
