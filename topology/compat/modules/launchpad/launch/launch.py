@@ -1,0 +1,5 @@
+"""`launchpad.launch.launch`."""
+
+from topology import launch
+
+__all__ = ["launch"]

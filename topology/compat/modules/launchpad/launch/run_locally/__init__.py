@@ -1,0 +1,1 @@
+"""`launchpad.launch.run_locally`."""

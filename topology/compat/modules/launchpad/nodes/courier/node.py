@@ -1,0 +1,5 @@
+"""`launchpad.nodes.courier.node`."""
+
+from topology import CacherNode, CourierClient, CourierHandle, CourierNode
+
+__all__ = ["CacherNode", "CourierClient", "CourierHandle", "CourierNode"]

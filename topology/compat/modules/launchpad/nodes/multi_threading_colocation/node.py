@@ -1,0 +1,5 @@
+"""`launchpad.nodes.multi_threading_colocation.node`."""
+
+from topology import MultiThreadingColocation
+
+__all__ = ["MultiThreadingColocation"]

@@ -1,0 +1,5 @@
+"""`launchpad.nodes.python.local_multi_processing`."""
+
+from topology import PythonProcess
+
+__all__ = ["PythonProcess"]

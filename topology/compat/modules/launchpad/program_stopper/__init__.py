@@ -1,0 +1,1 @@
+"""`launchpad.program_stopper`."""

@@ -1,0 +1,1 @@
+"""`launchpad.stop_program`."""
