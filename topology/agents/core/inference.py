@@ -74,7 +74,6 @@ class InferenceServer:
         self._refresh_s = refresh_s
         self._averages = Averages(metrics, clock=clock)
         self._stop = stop
-        self._clock = clock
         self._ready = threading.Event()
         self._lock = threading.Lock()  # of what follows: batches are computed in another thread than `run`
         self._version, self._made_s = -1, 0.0
@@ -120,7 +119,7 @@ class InferenceServer:
         with self._lock:
             if newer or self._version < 0:
                 self._policy.set_weights(self._client.values[0])
-            self._version, self._made_s = self._client.version, self._clock.time() - self._client.age_s
+            self._version, self._made_s = self._client.version, self._client.time_s
 
     def _report(self) -> None:
         if not self._averages.due:

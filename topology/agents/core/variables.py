@@ -65,9 +65,14 @@ class VariableClient:
         return -1 if self._variables is None else self._variables.version
 
     @property
+    def time_s(self) -> float:
+        """When the source gave the weights in use, in seconds since the epoch; time in caches counts as after that."""
+        return self._current().time_s
+
+    @property
     def age_s(self) -> float:
-        """Seconds since the source gave the weights in use, time in caches included."""
-        return max(0.0, self._clock.time() - self._current().time_s)
+        """Seconds since `time_s`."""
+        return max(0.0, self._clock.time() - self.time_s)
 
     def update(self) -> bool:
         """Call it every step: it never waits for the network. Returns whether newer weights are in use now.
