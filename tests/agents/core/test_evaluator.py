@@ -111,6 +111,7 @@ def test_it_evaluates_at_the_start_at_each_period_and_at_the_limit(parts, rows, 
         (260, 6, 7, 1),
     ]
     assert all(-1 <= row["evaluator_return"] <= 1 for row in rows)
+    assert all(row["weights_age_s"] > 1e9 for row in rows), "its source gives weights of 1970"
 
 
 def test_weights_that_are_not_newer_are_not_evaluated_again(parts, rows, run_in_thread):

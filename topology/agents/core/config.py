@@ -34,6 +34,8 @@ class AgentConfig:
         checkpoint_period_s: seconds between two states of the learner on disk; one more is saved at the end.
         checkpoint_replay: whether the replay table is saved too, as often as the learner's state and at the end, so
             that a run that goes on begins with it.
+        tensorboard: whether all rows of the metrics are also written as event files for TensorBoard, below
+            `tensorboard` in the run directory.
         inference_servers: nodes that choose the actions of the actors, which ask them in turn and hold no weights; 0
             for actors with weights of their own.
         inference_batch_size: requests of actors that such a node gathers for one call of the policy; None for those of
@@ -67,6 +69,7 @@ class AgentConfig:
     final_evaluation_episodes: int = 100
     checkpoint_period_s: float = 60.0
     checkpoint_replay: bool = False
+    tensorboard: bool = False
     inference_servers: int = 0
     inference_batch_size: int | None = None
     inference_timeout_ms: float = 5.0

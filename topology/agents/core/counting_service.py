@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from topology.agents.core.counter import Counter
-from topology.agents.core.metrics import MetricsWriter
+from topology.agents.core.metrics import MetricsWriter, RowWriter
 from topology.context import NodeContext
 from topology.errors import ProgramError
 from topology.nodes.courier.methods import asynchronous
@@ -26,6 +26,7 @@ class CountingService:
         context: of its node.
         limits: the totals at which the run ends, by name; progress is how near the nearest is, from 0 to 1.
         of_one_run: totals that begin at 0 in every run, also in one that goes on where another ended.
+        metrics: gets the rows; None for the metrics file of the node.
         period_s: time between two looks at the totals, in seconds; what a crash can lose.
 
     Raises:
@@ -38,6 +39,7 @@ class CountingService:
         *,
         limits: Mapping[str, int] | None = None,
         of_one_run: Collection[str] = (),
+        metrics: RowWriter | None = None,
         period_s: float = 1.0,
     ) -> None:
         self._context = context
@@ -47,7 +49,7 @@ class CountingService:
         self._path = None if directory is None else Path(directory) / "checkpoints" / "counts.json"
         kept = {} if self._path is None else load_counts(self._path)
         self._counter = Counter({name: count for name, count in kept.items() if name not in of_one_run})
-        self._metrics = MetricsWriter(context)
+        self._metrics = metrics or MetricsWriter(context)
         self._written: dict[str, int] | None = None
 
     def add_counts(self, counts: Mapping[str, int]) -> dict[str, int]:

@@ -16,8 +16,9 @@ from topology.agents.core.config import AgentConfig
 from topology.agents.core.counter import ChildCounter
 from topology.agents.core.counting_service import CountingService
 from topology.agents.core.limiter import FINAL_EVALUATIONS, StepsLimiter
-from topology.agents.core.metrics import MetricsWriter
+from topology.agents.core.metrics import RowWriter, make_writer
 from topology.agents.core.seeding import derive_seed
+from topology.agents.core.tensorboard import check_installed
 from topology.agents.core.types import VariableSource
 from topology.context import NodeContext, get_context
 from topology.environments import EnvironmentFactory, make_environment, make_environment_spec
@@ -64,6 +65,8 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
                 f"{type(self).__name__} acts on one observation at a time: inference_servers must be 0 and "
                 f"environments_per_actor 1, got {config.inference_servers} and {config.environments_per_actor}"
             )
+        if config.tensorboard:
+            check_installed()
         self.environment: str | EnvironmentFactory = environment_factory or config.environment
         environment = make_environment(self.environment, seed=0)
         self.spec = make_environment_spec(environment)
@@ -107,7 +110,8 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
         """Holds the totals of the run."""
         limit = self.config.max_actor_steps
         limits = {} if limit is None else {"actor_steps": limit}
-        return CountingService(get_context(), limits=limits, of_one_run=(FINAL_EVALUATIONS,))
+        context = get_context()
+        return CountingService(context, limits=limits, of_one_run=(FINAL_EVALUATIONS,), metrics=self._writer(context))
 
     def coordinator(self, counter: Any, max_actor_steps: int) -> StepsLimiter:
         """Stops the program after `max_actor_steps`, and the evaluation that follows them."""
@@ -124,7 +128,7 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
         learner = builder.make_learner(
             replay,
             counts=ChildCounter(counter, "learner"),
-            metrics=MetricsWriter(context),
+            metrics=self._writer(context),
             stop=context.stop,
             prefetch=1,
             checkpointer=None if directory is None else Checkpointer(Path(directory) / "checkpoints" / "learner"),
@@ -150,7 +154,7 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
                 limit=config.max_actor_steps if config.final_evaluation_episodes else None,
                 final_episodes=max(1, config.final_evaluation_episodes),
             ),
-            metrics=MetricsWriter(context),
+            metrics=self._writer(context),
             stop=context.stop,
             report=functools.partial(print, flush=True),
         )
@@ -173,7 +177,7 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
             ),
             counter=counter,
             counts=ChildCounter(counter, "actor"),
-            metrics=MetricsWriter(context),
+            metrics=self._writer(context),
             stop=context.stop,
             max_actor_steps=self.config.max_actor_steps,
         )
@@ -194,9 +198,12 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
             timeout_s=config.inference_timeout_ms / 1000,
             refresh_s=config.cache_refresh_ms / 1000,
             seed=builder.seed(EXPLORATION),
-            metrics=MetricsWriter(context),
+            metrics=self._writer(context),
             stop=context.stop,
         )
+
+    def _writer(self, context: NodeContext) -> RowWriter:
+        return make_writer(context, tensorboard=self.config.tensorboard)
 
     def _builder(self, context: NodeContext, role: str) -> AgentBuilder[ConfigT]:
         from topology.agents.core.devices import prepare_jax

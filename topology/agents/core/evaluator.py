@@ -143,6 +143,7 @@ class Evaluator:
             evaluator_episodes=evaluation.episodes,
             actor_steps=steps,
             learner_steps=evaluation.version,
+            weights_age_s=self._client.age_s,
             evaluator_final=int(final),
         )
         self._report(

@@ -15,7 +15,7 @@ from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import NodeContext
 from topology.errors import LaunchError
 
-__all__ = ["Averages", "MetricsWriter", "RowWriter"]
+__all__ = ["Averages", "MetricsWriter", "RowWriter", "make_writer"]
 
 
 class RowWriter(Protocol):
@@ -61,6 +61,33 @@ class MetricsWriter:
                 f"The metrics file {self._path} cannot be written: {error.strerror or error}. Make room there, or give "
                 "the run another directory."
             ) from error
+
+
+@final
+class _Everywhere:
+    """Writes each row to several writers."""
+
+    def __init__(self, *writers: RowWriter) -> None:
+        self._writers = writers
+
+    def write(self, **values: SupportsFloat) -> None:
+        for writer in self._writers:
+            writer.write(**values)
+
+
+def make_writer(context: NodeContext, *, tensorboard: bool = False) -> RowWriter:
+    """What writes the rows of a node: into its metrics file and, if asked, also as events for TensorBoard.
+
+    Raises:
+        ProgramError: the package that writes events is not installed.
+    """
+    rows = MetricsWriter(context)
+    if not tensorboard or context.run_directory is None:
+        return rows
+    from topology.agents.core.tensorboard import EventWriter
+
+    directory = Path(context.run_directory) / "tensorboard" / f"{context.label}-{context.index}"
+    return _Everywhere(rows, EventWriter(directory))
 
 
 def _number(value: SupportsFloat) -> float:
