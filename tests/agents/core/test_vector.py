@@ -117,13 +117,14 @@ def test_new_weights_are_used_and_exploration_reaches_every_row(client):
         return PolicyOutput(explorations + params["add"])
 
     environments = [Played(9), Played(9)]
-    loop, adders = make_loop(client, environments, Policy(act=act), exploration=0.5)
+    agent = Policy(act=act, annotate=lambda extras, version: {"version": version})
+    loop, adders = make_loop(client, environments, agent, exploration=0.5)
     loop.run_steps()
     client._source.version = 7
     client.update_and_wait()
     loop.run_steps()
     assert environments[0].actions == environments[1].actions == [1.5, 7.5]
-    assert adders[0][1][2:] == (None, None)
+    assert [step[2:] for step in adders[0][1:]] == [({"version": 1}, None), ({"version": 7}, None)]
 
 
 def test_the_same_seed_gives_the_same_actions_and_rows_differ(client):

@@ -33,8 +33,8 @@ class PolicyOutput(NamedTuple):
     state: Any = None
 
 
-def _keep(state: Any, action: Any, reward: Any) -> Any:  # noqa: ARG001
-    return state
+def _keep(kept: Any, *_: Any) -> Any:
+    return kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +47,15 @@ class Policy:
             objects for equal policies (`functools.lru_cache`) let the actors of one process compile it once.
         initial_state: recurrent state where an episode begins, a tree of arrays without the axis N; None without one.
         advance: the state before the next observation, from that after this one, the action taken and its reward, all
-            of one environment: for networks that see their last action and reward. Stays on the host.
+            of one environment: for networks that see their last action and reward. Called on the host.
+        annotate: what is kept with a step, from its extras and the version of the weights that chose the action: for
+            agents that learn how old their data is. Called on the host.
     """
 
     act: Callable[[Any, Any, Any, Any, Any], PolicyOutput]
     initial_state: Any = None
     advance: Callable[[Any, Any, Any], Any] = _keep
+    annotate: Callable[[Any, int], Any] = _keep
 
 
 @functools.lru_cache(maxsize=8)
@@ -93,6 +96,10 @@ class WeightedPolicy:
 class ActingPolicy(Protocol):
     """What an actor with several environments asks for their actions."""
 
+    @property
+    def version(self) -> int:
+        """Learner steps that made the weights of the last actions; -1 before the first."""
+
     def __call__(self, observations: Any, states: Any, explorations: NDArray[np.float32]) -> PolicyOutput:
         """The actions for `[N, ...]`, as numpy arrays; blocks until they are there."""
 
@@ -113,7 +120,12 @@ class LocalPolicy:
     def __init__(self, policy: Policy, client: VariableClient, *, seed: int) -> None:
         self._policy = WeightedPolicy(policy, seed=seed)
         self._client = client
-        self._version: int | None = None
+        self._version = -1
+
+    @property
+    def version(self) -> int:
+        """Learner steps that made the weights of the last actions; -1 before the first."""
+        return self._version
 
     def __call__(self, observations: Any, states: Any, explorations: NDArray[np.float32]) -> PolicyOutput:
         if self._client.version != self._version:

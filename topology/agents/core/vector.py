@@ -80,7 +80,8 @@ class _Seat:
         self._adder.observe_first(timestep)
 
     def observe(self, action: Any, next_timestep: dm_env.TimeStep) -> None:
-        self._adder.observe(action, next_timestep, extras=self.planned.extras, state=self.state)
+        extras = self._agent.annotate(self.planned.extras, self._policy.version)
+        self._adder.observe(action, next_timestep, extras=extras, state=self.state)
         self.state = self._agent.advance(self.planned.state, action, next_timestep.reward)
 
     def update(self) -> None:
