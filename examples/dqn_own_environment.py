@@ -8,7 +8,7 @@ import numpy as np
 from dm_env import specs
 
 import topology as lp
-from topology.agents.dqn.local import run_local
+from topology.agents.core.local import run_local
 from topology.agents.dqn.program import DQN, DQNConfig
 
 
@@ -49,9 +49,10 @@ def main(seed: int = 0) -> None:
         evaluation_period=1_000,
         final_evaluation_episodes=10,
     )
-    for steps, evaluation in run_local(config, Corridor).evaluations:
+    agent = DQN(config, Corridor)
+    for steps, evaluation in run_local(agent).evaluations:
         print(f"one process, after {steps} steps: mean return {evaluation.mean_return:.2f}")
-    lp.launch(DQN(config, Corridor).build(), lp.LaunchType.LOCAL_MULTI_THREADING).wait()
+    lp.launch(agent.build(), lp.LaunchType.LOCAL_MULTI_THREADING).wait()
 
 
 if __name__ == "__main__":

@@ -52,5 +52,6 @@ def test_settings_cannot_be_changed_and_have_their_words_in_the_documentation():
     config = DQNConfig()
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.num_actors = 3
+    documents = "".join(owner.__doc__ for owner in DQNConfig.__mro__)
     for field in dataclasses.fields(config):
-        assert f"\n        {field.name}: " in DQNConfig.__doc__ or f"\n    {field.name}: " in DQNConfig.__doc__
+        assert f"\n        {field.name}: " in documents or f"\n    {field.name}: " in documents

@@ -41,7 +41,7 @@ def test_without_a_limit_there_is_no_coordinator():
 def test_actors_pull_from_the_cachers_in_turn_and_have_the_epsilons_of_the_ladder():
     program = dqn(DQNConfig(num_actors=5, num_caches=2))
     assert sources(program) == [0, 1, 0, 1, 0]
-    epsilons = [node.describe().arguments["epsilon"] for node in program.groups["actor"]]
+    epsilons = [node.describe().arguments["exploration"] for node in program.groups["actor"]]
     np.testing.assert_array_equal(epsilons, epsilon_ladder(5))
 
 
@@ -76,7 +76,7 @@ def test_a_wrong_environment_is_refused_before_anything_runs():
 def test_an_environment_factory_takes_the_place_of_the_name():
     agent = DQN(DQNConfig(), lambda seed: Catch(rows=4, columns=3, seed=seed))
     agent.build().validate(serialize=True)
-    assert agent._spec.observations.shape == (4, 3)
+    assert agent.spec.observations.shape == (4, 3)
 
 
 def test_building_the_graph_loads_no_jax_and_preloading_starts_none():

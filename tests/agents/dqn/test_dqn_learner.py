@@ -8,10 +8,11 @@ import pytest
 
 from topology.agents.core.checkpoint import Checkpointer
 from topology.agents.core.counter import ChildCounter, Counter
+from topology.agents.core.learner import Learner, zeros_like_spec
 from topology.agents.core.replay import Batch
-from topology.agents.core.transitions import Transition
+from topology.agents.core.transitions import Transition, transition_signature
 from topology.agents.dqn.config import DQNConfig
-from topology.agents.dqn.learner import DQNLearner, make_initial_state, make_update
+from topology.agents.dqn.learner import make_initial_state, make_update
 from topology.agents.dqn.networks import make_network
 from topology.context import StopToken
 from topology.environments import Catch, make_environment_spec
@@ -54,16 +55,19 @@ class Replay:
 @pytest.fixture
 def make_learner(rows, clock):
     def make(batches, *, config=CONFIG, counter=None, checkpointer=None, seed=1):
-        return DQNLearner(
-            network=make_network(SPEC, config.hidden_sizes),
-            spec=SPEC,
-            config=config,
+        network = make_network(SPEC, config.hidden_sizes)
+        return Learner(
+            state=make_initial_state(network, SPEC, config, seed),
+            update=make_update(network, config),
+            updates_per_call=config.updates_per_call,
+            variables={"policy": lambda state: state.params, "target": lambda state: state.target_params},
             replay=batches if isinstance(batches, Replay) else Replay(batches),
+            example=zeros_like_spec(transition_signature(SPEC), config.items_per_call),
             counts=ChildCounter(counter or Counter(), "learner", max_delay_s=0),
             metrics=rows,
             stop=StopToken(),
-            seed=seed,
             checkpointer=checkpointer,
+            checkpoint_period_s=config.checkpoint_period_s,
             clock=clock,
         )
 
@@ -83,7 +87,7 @@ def test_one_call_is_as_many_updates_as_it_says(make_learner):
     single = DQNConfig(**{**vars(CONFIG), "updates_per_call": 1})
     update, state = make_update(network, single), make_initial_state(network, SPEC, CONFIG, 1)
     for i in range(3):
-        part = slice(i * 4, i * 4 + 4)
+        part = slice(i, None, 3)
         state, _ = update(state, Transition(*(x[part] for x in batch.data)), batch.probabilities[part])
     assert int(together.steps) == int(state.steps) == 3
     for one, other in zip(jax.tree.leaves(together.params), jax.tree.leaves(state.params), strict=True):

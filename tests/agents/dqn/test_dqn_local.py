@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from dm_env import specs
 
-from topology.agents.dqn.config import DQNConfig
-from topology.agents.dqn.local import LocalRun, run_local
+from topology.agents.core.local import LocalRun, run_local
+from topology.agents.dqn.program import DQN, DQNConfig
 from topology.errors import ProgramError
 
 SMALL = DQNConfig(
@@ -24,7 +24,7 @@ SMALL = DQNConfig(
 
 def test_the_same_seed_gives_the_same_run_to_the_bit():
     def weights(seed):
-        run = LocalRun(DQNConfig(**{**vars(SMALL), "seed": seed}))
+        run = LocalRun(DQN(DQNConfig(**{**vars(SMALL), "seed": seed})))
         for _ in range(150):
             run.step()
         variables = run.learner.get_variables(["policy"])
@@ -38,7 +38,7 @@ def test_the_same_seed_gives_the_same_run_to_the_bit():
 
 
 def test_the_ratio_of_samples_to_inserts_is_kept():
-    result = run_local(SMALL)
+    result = run_local(DQN(SMALL))
     inserts = result.counts["actor_steps"] - 100
     samples = result.counts["learner_steps"] * 16
     assert 0 <= inserts * 8 - samples < 2 * 16 * 2 + 8 * 2 * 3  # transitions still open, and less than a call
@@ -48,9 +48,9 @@ def test_the_ratio_of_samples_to_inserts_is_kept():
 
 def test_what_has_no_end_or_no_ratio_is_refused():
     with pytest.raises(ProgramError, match="never return"):
-        run_local(DQNConfig(max_actor_steps=None))
+        run_local(DQN(DQNConfig(max_actor_steps=None)))
     with pytest.raises(ProgramError, match="needs samples_per_insert"):
-        LocalRun(DQNConfig(samples_per_insert=None))
+        LocalRun(DQN(DQNConfig(samples_per_insert=None)))
 
 
 class Lamp(dm_env.Environment):
@@ -84,9 +84,9 @@ def test_it_learns_from_pictures():
     config = DQNConfig(
         **{**vars(SMALL), "max_actor_steps": 1000, "learning_rate": 3e-3, "final_evaluation_episodes": 30}
     )
-    assert run_local(config, Lamp).evaluations[-1][1].mean_return == 1.0
+    assert run_local(DQN(config, Lamp)).evaluations[-1][1].mean_return == 1.0
 
 
 def test_it_learns_catch():
     config = DQNConfig(seed=1, hidden_sizes=(64, 64), max_actor_steps=8_000, final_evaluation_episodes=50)
-    assert run_local(config).evaluations[-1][1].mean_return >= 0.8
+    assert run_local(DQN(config)).evaluations[-1][1].mean_return >= 0.8

@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import dm_env
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from topology.agents.core.policy import Policy, PolicyOutput
+from topology.agents.core.types import Adder
 from topology.agents.core.variables import VariableClient
 from topology.agents.dqn.networks import QNetwork
 
-__all__ = ["Adder", "DQNActor", "make_greedy"]
+__all__ = ["DQNActor", "make_greedy", "make_policy"]
 
 GreedyPolicy = Callable[[Any, Any], Any]
-
-
-class Adder(Protocol):
-    """Where an actor's steps go."""
-
-    def observe_first(self, timestep: dm_env.TimeStep) -> None:
-        """Begins an episode."""
-
-    def observe(self, action: int, next_timestep: dm_env.TimeStep) -> None:
-        """Adds a step; may block while replay lets nothing in."""
 
 
 @functools.lru_cache(maxsize=8)  # the actors of a program of threads compile once
@@ -38,6 +30,21 @@ def make_greedy(network: QNetwork) -> GreedyPolicy:
         return jnp.argmax(network.apply(params, observation[None])[0])
 
     return best_action
+
+
+@functools.lru_cache(maxsize=8)
+def make_policy(network: QNetwork) -> Policy:
+    """Epsilon-greedy for many observations at once; how much to explore is epsilon."""
+
+    def act(params: Any, key: Any, observations: Any, states: Any, explorations: Any) -> PolicyOutput:
+        del states
+        whether, which = jax.random.split(key)
+        values: Any = network.apply(params, observations)
+        best = jnp.argmax(values, axis=-1)
+        other = jax.random.randint(which, best.shape, 0, network.num_actions)
+        return PolicyOutput(jnp.where(jax.random.uniform(whether, best.shape) < explorations, other, best))
+
+    return Policy(act=act)
 
 
 @final
