@@ -20,10 +20,11 @@ from topology.nodes.replay.stopping import reason_of
 
 __all__ = ["Backend", "Sender"]
 
-_SEND_ITEMS = 64
-_SEND_BYTES = 512 << 10
-_QUIET_S = 0.005
-_MOST_IN_FLIGHT = 4
+# A message costs both sides a dozen wake-ups, however large it is.
+_SEND_ITEMS = 100
+_SEND_BYTES = 1 << 20
+_QUIET_S = 0.02
+_MOST_IN_FLIGHT = 3
 
 
 class Backend(Protocol):

@@ -1,8 +1,8 @@
 """Writers: append steps, build items from them, send both in batches.
 
-Nothing travels until it must: items and the steps they use go out together when a few dozen have gathered, when a
-`flush` needs them out, or at once when the writer has been quiet. At most a few messages are under way; then the writer
-blocks, which is how the rate limiter of a table holds its writers back.
+Nothing travels until it must: items and the steps they use go out together when a hundred items or a megabyte have
+gathered, when a `flush` needs them out, or at once when the writer has been quiet. At most a few messages are under
+way; then the writer blocks, which is how the rate limiter of a table holds its writers back.
 """
 
 from __future__ import annotations
