@@ -149,7 +149,7 @@ def test_items_sent_again_after_a_restore_are_taken_once(start, make_table):
     client = start(make_table(sampler=selectors.Fifo()))
     sent = []
     insert = client.link._service.insert
-    client.link._service.insert = lambda batch: sent.append(batch) or insert(batch)
+    client.link._service.insert = lambda batch, *_: sent.append(batch) or insert(batch)
     fill(client, range(3))
     client.checkpoint()
     again = start(make_table(sampler=selectors.Fifo()))

@@ -133,7 +133,7 @@ def test_messages_of_the_stream_before_come_too_late(service):
     sent = []
     wire = Wire(service)
     insert = service.insert
-    service.insert = lambda batch: sent.append(batch) or insert(batch)
+    service.insert = lambda batch, *_: sent.append(batch) or insert(batch)
     writer = TrajectoryWriter(wire, 3)
     item(writer, 0)
     writer.flush()
@@ -216,6 +216,38 @@ def test_steps_of_writers_that_fell_silent_are_dropped(make_table):
     service.close()
 
 
+@pytest.mark.parametrize("end", ["client", "connection"])
+def test_steps_of_writers_whose_connection_ended_are_dropped_at_once(serve, make_table, end):
+    stayer = serve(make_table(sampler=FIFO, max_times_sampled=1))
+    service = stayer.server._service
+    leaver = replay.Client(stayer.server_address)
+    writer, other = leaver.trajectory_writer(50), stayer.trajectory_writer(5)
+    for value in range(50):
+        item(writer, value)
+    writer.flush()
+    item(other, 50)
+    other.flush()
+    assert values(service) == list(range(51))  # and no item is left
+    assert service.store.live_rows == 51
+    dropped = threading.Event()
+    stream = service._streams[writer._sender.outbox.writer]
+    close = stream.close
+    stream.close = lambda: (close(), dropped.set())
+    if end == "client":
+        leaver.close()
+    else:
+        leaver.link._client._core._channel._out.connection.shutdown()
+    assert dropped.wait(WAIT_S)
+    assert service.store.live_rows == 1
+    assert list(service._streams) == [other._sender.outbox.writer]
+    if end == "connection":  # the writer is told, and sends again what it needs
+        item(writer, 51)
+        writer.create_item("table", 1.0, {"x": writer.history["x"][-3:]})
+        writer.flush()
+        assert service.tables["table"].info.current_size == 2
+        leaver.close()
+
+
 class NoticingClock:
     """The system's clock; tells when somebody begins to wait."""
 
@@ -242,8 +274,8 @@ def test_64_writers_against_a_full_table_stay_flat():
             told = []
             writer._sender._clock = NoticingClock(lambda: told or (told.append(1), waiting.release()))
             writers.append(writer)
-            for step in range(400):
-                writer.append({"x": frame, "n": number * 400 + step})
+            for step in range(500):
+                writer.append({"x": frame, "n": number * 500 + step})
                 writer.create_item("table", 1.0, {k: v[-1] for k, v in writer.history.items()})
 
     with ThreadPoolExecutor(64) as pool:
@@ -251,14 +283,14 @@ def test_64_writers_against_a_full_table_stay_flat():
         assert all(waiting.acquire(timeout=WAIT_S) for _ in range(64))  # each has done all it may
         rows = service.store.live_rows
         unfinished = [writer._sender.unfinished for writer in writers]
-        got = np.concatenate([client.sample_batch("table", 100).data["n"] for _ in range(256)])
+        got = np.concatenate([client.sample_batch("table", 100).data["n"] for _ in range(320)])
         for future in writing:
             future.result(WAIT_S)
-    # A writer has four messages under way and one in the making, of 64 items at most.
-    assert max(unfinished) <= 5 * 64
-    assert rows <= 100 + 64 * 5 * 64
-    assert sorted(got.tolist()) == list(range(64 * 400))
-    per_writer = [got[got // 400 == number] for number in range(64)]
+    # A writer has three messages under way and one in the making, of 100 items at most.
+    assert max(unfinished) <= 4 * 100
+    assert rows <= 100 + 64 * 4 * 100
+    assert sorted(got.tolist()) == list(range(64 * 500))
+    per_writer = [got[got // 500 == number] for number in range(64)]
     assert all((np.diff(mine) > 0).all() for mine in per_writer)
     service.close()
     assert service.store.live_rows == 0

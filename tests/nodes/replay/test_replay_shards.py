@@ -188,11 +188,26 @@ def test_a_server_that_is_back_takes_part_again(cluster):
     group.servers[0] = replay.Server([group.table()], address=group.addresses[0])
     group.servers[0].start()
 
-    def until_it_takes_part():
-        while not group.servers[0].tables["table"].info.current_size:
-            group.client.insert({"x": 1}, {"table": 1.0})
+    def until_it_is_back():
+        while group.client.link.living() != [0, 1]:
+            pause.wait(0.005)
 
-    within(WAIT_S, until_it_takes_part)
+    within(WAIT_S, until_it_is_back)
+    for value in range(4):
+        group.client.insert({"x": value}, {"table": 1.0})
+    assert group.sizes() == [2, 2]
+
+
+def test_a_server_that_is_about_to_end_is_not_taken_for_one_that_is_back(cluster, caplog):
+    group = cluster(2)
+    group.client.server_info()
+    shard = group.client.link._shards[0]
+    asked, answered = threading.Semaphore(0), shard._answered
+    shard._answered = lambda probe: (answered(probe), asked.release())
+    group.servers[0]._service.close()  # the first half of its stop: it still takes calls
+    assert all(asked.acquire(timeout=WAIT_S) for _ in range(3))
+    assert group.client.link.living() == [1]
+    assert "is back" not in caplog.text
 
 
 def test_all_gone(cluster):

@@ -409,7 +409,7 @@ def test_steps_are_sent_once_however_many_items_share_them(open_service, make_ta
     service, client = open_service(make_table("table", sampler=FIFO), make_table("other"))
     sent = []
     insert = service.insert
-    service.insert = lambda batch: sent.append(batch) or insert(batch)
+    service.insert = lambda batch, *_: sent.append(batch) or insert(batch)
     with client.trajectory_writer(20) as writer:
         for i in range(100):
             writer.append({"x": np.full(50, i)})
@@ -554,7 +554,7 @@ def test_a_quiet_writer_sends_at_once_a_busy_one_in_batches():
     writer = TrajectoryWriter(backend, 1)
     item(writer, 0)
     assert len(backend.sent) == 1
-    for value in range(64):
+    for value in range(100):
         item(writer, value)
     assert len(backend.sent) == 2
-    assert sum(len(run.first_steps) for run in backend.sent[1][0].runs) == 64
+    assert sum(len(run.first_steps) for run in backend.sent[1][0].runs) == 100

@@ -134,7 +134,7 @@ def test_a_stream_the_server_does_not_know_is_refused():
     service = ReplayService([replay.Table.queue("queue", 10)])
     sent = []
     insert = service.insert
-    service.insert = lambda batch: sent.append(batch) or insert(batch)
+    service.insert = lambda batch, *_: sent.append(batch) or insert(batch)
     client = replay.Client("memory:x", service=service)
     writer = client.trajectory_writer(1)
     for value in range(2):

@@ -330,7 +330,7 @@ class Client:
 
     def submit_insert(self, batch: WriteBatch) -> Future[None]:
         """Sends a message of a writer."""
-        return self._link.submit("insert", batch)
+        return self._link.submit("insert", batch, self._link.visit)
 
 
 @final

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import secrets
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol, final
 
@@ -58,6 +61,10 @@ class Link(Protocol):
     def regions(self) -> RegionPool | None:
         """Memory shared with the service's process; None where nothing is sent."""
 
+    @property
+    def visit(self) -> int:
+        """What tells the service over which connection a writer's message comes; 0 where there is none."""
+
 
 @final
 class RemoteLink:
@@ -67,6 +74,7 @@ class RemoteLink:
         self._client = courier.Client(address, secret=secret)
         self._regions = RegionPool(self._client.futures.lend_memory, enabled=address.startswith("unix:"))
         self._landings = Landings(self._regions)
+        self._visit = _Visit(self.submit)
 
     def call(self, method: str, *args: Any) -> Any:
         try:
@@ -92,6 +100,27 @@ class RemoteLink:
     @property
     def regions(self) -> RegionPool:
         return self._regions
+
+    @property
+    def visit(self) -> int:
+        return self._visit.number()
+
+
+@final
+class _Visit:
+    """A call without end over the connection that writers use: its end tells the server that they are gone."""
+
+    def __init__(self, submit: Callable[..., Future[Any]]) -> None:
+        self._submit = submit
+        self._begun: tuple[int, int, Future[Any]] | None = None
+
+    def number(self) -> int:
+        """Number of the visit over the connection there is now, in this process."""
+        begun = self._begun
+        if begun is None or begun[2].done() or begun[0] != os.getpid():
+            number = secrets.randbits(63) | 1
+            begun = self._begun = os.getpid(), number, self._submit("visit", number)
+        return begun[1]
 
 
 @final
@@ -128,3 +157,7 @@ class LocalLink:
     @property
     def regions(self) -> None:
         return None
+
+    @property
+    def visit(self) -> int:
+        return 0

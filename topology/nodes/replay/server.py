@@ -33,8 +33,12 @@ class _Handlers:
         self.update_priorities = service.update_priorities
 
     @courier.asynchronous
-    def insert(self, batch: WriteBatch) -> Future[None]:
-        return self._service.insert(batch)
+    def insert(self, batch: WriteBatch, visit: int = 0) -> Future[None]:
+        return self._service.insert(batch, visit)
+
+    @courier.asynchronous
+    def visit(self, number: int) -> Future[None]:
+        return self._service.visit(number)
 
     @courier.asynchronous
     def sample(

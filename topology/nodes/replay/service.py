@@ -30,8 +30,8 @@ from topology.nodes.replay.watch import Watch
 
 __all__ = ["ReplayService"]
 
-# Writers that vanished without closing hold a window of steps each. The window of a writer that is silent for long is
-# dropped; should it come back, it is told, and sends again what it needs.
+# Writers hold a window of steps each. It is dropped when their connection ends, and when they are silent for long, as
+# on a machine that is gone; should one come back, it is told, and sends again what it needs.
 _MOST_STREAMS = 16_384
 
 
@@ -85,11 +85,15 @@ class ReplayService:
 
     # -- writers ------------------------------------------------------------------------------------------------------
 
-    def insert(self, batch: WriteBatch) -> Future[None]:
+    def insert(self, batch: WriteBatch, visit: int = 0) -> Future[None]:
         """Writes steps and items. The result comes when all items are in their tables.
 
         Errors: `TableNotFound`, `ValueError` (signature, priorities), `StreamLost`, `ServerStopped`. Cancelling
         the future takes back the items that are not in their tables yet.
+
+        Args:
+            batch: the message.
+            visit: at whose end the steps kept for the writer are dropped, see `visit`; 0 for none.
         """
         with self._lock:
             stream = self._streams.get(batch.writer)
@@ -103,6 +107,7 @@ class ReplayService:
             elif stream.number > batch.stream:
                 raise StreamLost(f"writer {batch.writer:x} has begun another stream since")
             stream.used_s = self._clock.monotonic()
+            stream.visit = visit
             self._streams.move_to_end(batch.writer)
             idlest = self._streams.popitem(last=False)[1] if len(self._streams) > _MOST_STREAMS else None
             must_sweep, self._sweeping = not self._sweeping, True
@@ -118,6 +123,25 @@ class ReplayService:
                 if self._streams.get(batch.writer) is stream:
                     del self._streams[batch.writer]
         return reply
+
+    def visit(self, number: int) -> Future[None]:
+        """A future that never ends by itself. When it is cancelled, as when its connection ends, writers are forgotten.
+
+        Args:
+            number: of the visit, random; the writers are those whose latest message named it. Should one come back, it
+                is told, and sends again what it needs.
+        """
+        visiting: Future[None] = Future()
+        visiting.add_done_callback(lambda _: self._forget_visitors(number))
+        return visiting
+
+    def _forget_visitors(self, number: int) -> None:
+        with self._lock:
+            gone = [(writer, stream) for writer, stream in self._streams.items() if stream.visit == number]
+            for writer, _ in gone:
+                del self._streams[writer]
+        for _, stream in gone:
+            stream.close()
 
     def _sweep(self) -> None:
         """Drops the streams that were silent for too long; comes again while there are others."""
@@ -237,18 +261,24 @@ class ReplayService:
         return attending
 
     def server_info(self) -> dict[str, TableInfo]:
-        """`TableInfo` of every table."""
+        """`TableInfo` of every table.
+
+        Raises:
+            ServerStopped: the service has ended; who asks whether it is there must not be told yes.
+        """
+        if self._closed:
+            raise ServerStopped("the replay server was stopped")
         return {name: table.info for name, table in self.tables.items()}
 
     def close(self, reason: str = "the replay server was stopped") -> None:
         """Fails every waiting call at once with a `ServerStopped` that says `reason`; ends the service's threads."""
-        for table in self.tables.values():
-            table.close(reason)
         with self._lock:
+            self._closed = True
             streams = list(self._streams.values())
             self._streams.clear()
-            self._closed = True
             attending = list(self._attending)
+        for table in self.tables.values():
+            table.close(reason)
         for each in attending:
             if each.set_running_or_notify_cancel():
                 each.set_exception(ServerStopped(reason))

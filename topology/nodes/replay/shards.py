@@ -221,6 +221,10 @@ class ShardedLink:
     def regions(self) -> None:
         return None  # each writer has those of its own shard
 
+    @property
+    def visit(self) -> int:
+        return 0  # likewise
+
     def close(self) -> None:
         for shard in self._shards:
             shard.close()

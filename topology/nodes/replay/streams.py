@@ -51,12 +51,13 @@ class Stream:
 
     Attributes:
         number: how many streams the writer had before.
-        used_s: when it was last written to, for its owner.
+        used_s, visit: when it was last written to, and over which connection, for its owner.
     """
 
     def __init__(self, number: int, store: Store, tables: Mapping[str, Table], submit: _Submit) -> None:
         self.number = number
         self.used_s = 0.0
+        self.visit = 0
         self._store = store
         self._tables = tables
         self._submit = submit
