@@ -201,11 +201,12 @@ def test_a_server_that_is_back_takes_part_again(cluster):
 def test_a_server_that_is_about_to_end_is_not_taken_for_one_that_is_back(cluster, caplog):
     group = cluster(2)
     group.client.server_info()
-    shard = group.client.link._shards[0]
-    asked, answered = threading.Semaphore(0), shard._answered
-    shard._answered = lambda probe: (answered(probe), asked.release())
-    group.servers[0]._service.close()  # the first half of its stop: it still takes calls
-    assert all(asked.acquire(timeout=WAIT_S) for _ in range(3))
+    service, asked = group.servers[0]._service, threading.Event()
+    present = service.present
+    service.present = lambda: (present(), asked.set())[0]
+    service.close()  # the first half of its stop: it still takes calls
+    assert asked.wait(WAIT_S)
+    group.client.link._shards[0].link.submit("server_info").result(WAIT_S)  # comes after an answer to what was asked
     assert group.client.link.living() == [1]
     assert "is back" not in caplog.text
 

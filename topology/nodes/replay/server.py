@@ -51,6 +51,10 @@ class _Handlers:
         return self._service.attend()
 
     @courier.asynchronous
+    def present(self) -> Future[None]:
+        return self._service.present()
+
+    @courier.asynchronous
     def sample_distinct(
         self, table: str, batch_size: int, timeout_s: float | None, landing: LandingAddress | None = None
     ) -> Future[SampleBatch]:

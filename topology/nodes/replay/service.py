@@ -260,14 +260,15 @@ class ReplayService:
             attending.set_exception(ServerStopped("the replay server was stopped"))
         return attending
 
-    def server_info(self) -> dict[str, TableInfo]:
-        """`TableInfo` of every table.
+    def present(self) -> Future[None]:
+        """A future that is done while the service takes calls. Once it does not, only the connection's end ends it."""
+        answer: Future[None] = Future()
+        if not self._closed:
+            answer.set_result(None)
+        return answer
 
-        Raises:
-            ServerStopped: the service has ended; who asks whether it is there must not be told yes.
-        """
-        if self._closed:
-            raise ServerStopped("the replay server was stopped")
+    def server_info(self) -> dict[str, TableInfo]:
+        """`TableInfo` of every table."""
         return {name: table.info for name, table in self.tables.items()}
 
     def close(self, reason: str = "the replay server was stopped") -> None:

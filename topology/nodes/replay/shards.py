@@ -82,11 +82,11 @@ class _Shard:
             self.failed(error)
 
     def _probe(self) -> None:
-        self.link.submit("server_info").add_done_callback(self._answered)
+        self.link.submit("present").add_done_callback(self._answered)
 
     def _answered(self, probe: Future[Any]) -> None:
         error = CancelledError() if probe.cancelled() else probe.exception()
-        if isinstance(error, ConnectionBroken | ServerStopped):  # the latter while it is still about to end
+        if isinstance(error, ConnectionBroken):
             self._probe()
         elif error is None:
             _logger.warning("replay: shard %s is back", self.address)
