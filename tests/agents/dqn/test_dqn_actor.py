@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from dm_env import specs
 
+from topology.agents.core.policy import WeightedPolicy
 from topology.agents.core.transitions import NStepTransitionAdder, Transition, transition_signature
 from topology.agents.core.types import Variables
 from topology.agents.core.variables import VariableClient
-from topology.agents.dqn.actor import DQNActor, make_greedy
+from topology.agents.dqn.actor import DQNActor, make_greedy, make_policy
 from topology.agents.dqn.networks import make_network
 from topology.environments import Catch, make_environment_spec
 from topology.nodes.replay import Client, Table, rate_limiters, selectors
@@ -77,13 +78,36 @@ def test_a_seed_fixes_the_exploration():
     assert runs[0] == runs[1] != runs[2]
 
 
+def test_the_policy_of_many_observations_takes_the_best_action_but_for_each_rows_epsilon():
+    agent = make_policy(make_network(SPEC, (4,)))
+    boards = np.zeros((4000, 10, 5), np.float32)
+    epsilons = np.repeat(np.float32([0.0, 0.3, 1.0, 0.0]), 1000)
+    policy = WeightedPolicy(agent, seed=1)
+    policy.set_weights(Source(best=1).params)
+    others = policy(boards, None, epsilons).action.reshape(4, 1000) != 1
+    np.testing.assert_allclose(others.mean(axis=1), [0, 0.2, 2 / 3, 0], atol=0.05)
+    again = policy(boards, None, epsilons).action.reshape(4, 1000) != 1
+    assert (again[1] != others[1]).any(), "each call explores anew"
+    assert make_policy(make_network(SPEC, (4,))) is agent
+
+
+def test_the_best_action_is_that_of_the_network():
+    network = make_network(SPEC, (8, 16))
+    boards = np.random.default_rng(0).standard_normal((50, 10, 5), np.float32)
+    params = jax.device_get(jax.jit(network.init)(jax.random.key(3), boards))
+    greedy = make_greedy(network)(params)
+    best = np.argmax(jax.jit(network.apply)(params, boards), axis=-1)
+    assert [greedy(board) for board in boards] == best.tolist()
+    assert len(set(best)) > 1
+
+
 def test_images_pass_convolutions():
     images = SPEC._replace(observations=specs.BoundedArray((36, 36, 2), np.uint8, 0, 255))
     network = make_network(images, (16,))
     assert network.is_image
     images = jax.ShapeDtypeStruct((5, 36, 36, 2), np.uint8)
     params = jax.eval_shape(network.init, jax.random.key(0), images)
-    assert "Conv_0" in params["params"]
+    assert "ImageTorso_0" in params["params"]
     assert jax.eval_shape(network.apply, params, images).shape == (5, 3)
     assert not make_network(SPEC, (16,)).is_image
 

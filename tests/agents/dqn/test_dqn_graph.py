@@ -66,6 +66,19 @@ def test_every_edge():
     assert [edge[2] for edge in edges if edge[0] == "cacher/0"] == ["learner"]
 
 
+def test_inference_servers_stand_between_the_cachers_and_the_actors():
+    program = dqn(DQNConfig(num_actors=5, num_caches=2, inference_servers=3, environments_per_actor=4))
+    assert list(program.groups) == ["replay", "counter", "learner", "evaluator", "cacher", "inference", "actor"]
+    owners = {node.addresses[0]: f"{label}/{index}" for label, index, node in program.named_nodes() if node.addresses}
+
+    def sources_of(label):
+        return [owners[dict(node.input_handles)["source"].address] for node in program.groups[label]]
+
+    assert sources_of("inference") == ["cacher/0", "cacher/1", "cacher/0"]
+    assert sources_of("actor") == ["inference/0", "inference/1", "inference/2", "inference/0", "inference/1"]
+    program.validate(serialize=True)
+
+
 def test_a_wrong_environment_is_refused_before_anything_runs():
     with pytest.raises(ProgramError, match="Did you mean"):
         dqn(DQNConfig(environment="catchh"))

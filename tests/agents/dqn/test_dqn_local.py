@@ -46,6 +46,14 @@ def test_the_ratio_of_samples_to_inserts_is_kept():
     assert result.evaluations[-1][1].episodes == 5
 
 
+def test_several_environments_an_actor_count_each_and_give_the_same_run_twice():
+    config = DQNConfig(**{**vars(SMALL), "environments_per_actor": 3})
+    first, second = (run_local(DQN(config)) for _ in range(2))
+    assert first == second
+    assert first.counts["actor_steps"] == 402  # 67 rounds of 2 actors with 3 environments each
+    assert first.counts["actor_episodes"] == 6 * (67 // 9)
+
+
 def test_what_has_no_end_or_no_ratio_is_refused():
     with pytest.raises(ProgramError, match="never return"):
         run_local(DQN(DQNConfig(max_actor_steps=None)))
