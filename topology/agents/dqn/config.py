@@ -28,9 +28,7 @@ class DQNConfig(ReplayConfig):
         final_learning_rate: at the end: it falls linearly in between, where `max_actor_steps` and `samples_per_insert`
             say how many updates there will be.
         max_gradient_norm: gradients are scaled down to this global norm.
-        huber_delta: the loss is quadratic up to this error and linear above. Keep it above the returns that matter:
-            where the loss is linear a rare large error, such as the end of a long episode, pulls no more than a small
-            one, and values settle at the median of their targets instead of the mean.
+        huber_delta: the loss is quadratic up to this error and linear above.
         target_update_period: updates from one copy of the network to the target network to the next.
         priority_exponent: how strongly errors decide what is sampled; 0 for uniform.
         importance_sampling_exponent: how much of the resulting bias is weighted away; 1 for all.
@@ -44,7 +42,7 @@ class DQNConfig(ReplayConfig):
     learning_rate: float = 1e-3
     final_learning_rate: float = 5e-5
     max_gradient_norm: float = 40.0
-    huber_delta: float = 100.0
+    huber_delta: float = 1.0
     target_update_period: int = 200
     priority_exponent: float = 0.6
     importance_sampling_exponent: float = 0.4
