@@ -1,0 +1,84 @@
+"""The parts of DMPO, put together: for the nodes of the program and for a run in one process alike."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from topology.agents.core.builder import EXPLORATION, WEIGHTS, AgentBuilder
+from topology.agents.core.checkpoint import Checkpointer
+from topology.agents.core.counter import ChildCounter
+from topology.agents.core.learner import Learner, zeros_like_spec
+from topology.agents.core.metrics import RowWriter
+from topology.agents.core.policy import LocalPolicy, Policy
+from topology.agents.core.replay import ReplayBatches
+from topology.agents.core.transitions import NStepTransitionAdder, transition_signature
+from topology.agents.core.types import Adder
+from topology.agents.core.variables import VariableClient
+from topology.agents.dmpo.actor import DMPOActor, make_policy
+from topology.agents.dmpo.config import TABLE, DMPOConfig
+from topology.agents.dmpo.learner import TrainingState, make_initial_state, make_networks, make_update
+from topology.context import StopToken
+from topology.environments import EnvironmentFactory
+from topology.environments.specs import EnvironmentSpec
+from topology.nodes.replay import Client
+
+__all__ = ["DMPOBuilder"]
+
+
+@final
+class DMPOBuilder(AgentBuilder[DMPOConfig]):
+    """Makes the parts of one node; see `AgentBuilder`."""
+
+    def __init__(
+        self, config: DMPOConfig, spec: EnvironmentSpec, environment: str | EnvironmentFactory, node_seed: int
+    ) -> None:
+        super().__init__(config, spec, environment, node_seed)
+        self._networks = make_networks(spec, config)
+
+    def make_adder(self, replay: Client, *, max_in_flight: int) -> NStepTransitionAdder:
+        n_step = self.config.n_step
+        return NStepTransitionAdder(
+            replay.trajectory_writer(NStepTransitionAdder.num_keep_alive_refs(n_step)),
+            table=TABLE,
+            n_step=n_step,
+            discount=self.config.discount,
+            max_in_flight=max_in_flight,
+        )
+
+    def make_policy(self) -> Policy:
+        return make_policy(self._networks.policy, self.spec.actions.shape, explore=True)
+
+    def make_actor(self, client: VariableClient, *, exploration: float | None, adder: Adder) -> DMPOActor:  # noqa: ARG002 - the policy itself says how much it explores
+        return DMPOActor(LocalPolicy(self.make_policy(), client, seed=self.seed(EXPLORATION)), adder)
+
+    def make_evaluation_actor(self, client: VariableClient) -> DMPOActor:
+        policy = make_policy(self._networks.policy, self.spec.actions.shape, explore=False)
+        return DMPOActor(LocalPolicy(policy, client, seed=0))
+
+    def make_learner(
+        self,
+        replay: Client,
+        *,
+        counts: ChildCounter,
+        metrics: RowWriter,
+        stop: StopToken,
+        prefetch: int,
+        checkpointer: Checkpointer | None = None,
+    ) -> Learner[Any]:
+        config = self.config
+        return Learner[TrainingState](
+            state=make_initial_state(self._networks, self.spec, config, self.seed(WEIGHTS)),
+            update=make_update(self._networks, config),
+            updates_per_call=config.updates_per_call,
+            variables={
+                "policy": lambda state: state.target_params.policy,
+                "critic": lambda state: state.target_params.critic,
+            },
+            replay=ReplayBatches(replay, table=TABLE, batch_size=config.items_per_call, prefetch=prefetch),
+            example=zeros_like_spec(transition_signature(self.spec), config.items_per_call),
+            counts=counts,
+            metrics=metrics,
+            stop=stop,
+            checkpointer=checkpointer,
+            checkpoint_period_s=config.checkpoint_period_s,
+        )

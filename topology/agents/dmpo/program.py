@@ -1,0 +1,101 @@
+"""DMPO as a program: the graph, and what its nodes are made of.
+
+    import topology as lp
+    from topology.agents.dmpo.program import DMPO, DMPOConfig
+    lp.launch(DMPO(DMPOConfig(environment="gym:Pendulum-v1")).build(), "local_mp").wait()
+
+Modules that load JAX are imported in the nodes that need them, so that a counter or a replay node never does.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+import topology as lp
+from topology.agents.core import distributed
+from topology.agents.core.distributed import DistributedAgent
+from topology.agents.core.replay import make_rate_limiter
+from topology.agents.core.transitions import transition_signature
+from topology.agents.core.types import VariableSource
+from topology.agents.dmpo.config import TABLE, DMPOConfig
+from topology.environments import EnvironmentFactory
+from topology.environments.unit_actions import make_with_unit_actions
+from topology.nodes.replay import Client, Table, selectors
+from topology.program import Program
+
+if TYPE_CHECKING:
+    from topology.agents.core.actor_runner import ActorRunner
+    from topology.agents.dmpo.builder import DMPOBuilder
+
+__all__ = ["DMPO", "PRELOAD", "DMPOConfig", "dmpo"]
+
+PRELOAD = (*distributed.PRELOAD, "topology.agents.dmpo.builder")
+"""Modules that a launcher of processes may import once for all nodes, before it forks them: they start nothing."""
+
+
+def dmpo(config: DMPOConfig) -> Program:
+    """DMPO: continuous actions, a distributional critic, n-step transitions."""
+    return DMPO(config).build()
+
+
+@final
+class DMPO(DistributedAgent[DMPOConfig]):
+    """A distributed DMPO; see `DistributedAgent`. Its environments have continuous actions with finite bounds."""
+
+    has_policy: ClassVar[bool] = True
+
+    def __init__(self, config: DMPOConfig, environment_factory: EnvironmentFactory | None = None) -> None:
+        # Everything in here is between -1 and 1; only the environment knows its own bounds.
+        environment = environment_factory or config.environment
+        super().__init__(config, functools.partial(make_with_unit_actions, environment))
+
+    def check_spec(self) -> None:
+        """The environment was refused already if its actions do not fit."""
+
+    def make_table(self, *, seed: int, lockstep: bool) -> Table:
+        return Table(
+            TABLE,
+            selectors.Uniform(),
+            selectors.Fifo(),
+            self.config.max_replay_size,
+            make_rate_limiter(self.config, lockstep=lockstep),
+            signature=transition_signature(self.spec),
+            seed=seed,
+        )
+
+    def make_builder(self, seed: int) -> DMPOBuilder:
+        from topology.agents.dmpo.builder import DMPOBuilder
+
+        return DMPOBuilder(self.config, self.spec, self.environment, seed)
+
+    def actor(  # type: ignore[override]  # the last argument is the original's
+        self, replay: Client, source: VariableSource, counter: Any, actor_id: int
+    ) -> ActorRunner:
+        """Plays, and writes what it sees into replay. `actor_id` tells the actors apart in the graph."""
+        del actor_id
+        return super().actor(replay, source, counter)
+
+    def build(self, name: str = "dmpo") -> Program:
+        """The graph: replay, counter and coordinator, learner, evaluator, cachers if there are some, actors."""
+        program = lp.Program(name=name)
+        with program.group("replay"):
+            replay = program.add_node(self.make_replay())
+        with program.group("counter"):
+            counter = self.add_counter(program)
+        with program.group("learner"):
+            learner = program.add_node(lp.CourierNode(self.learner, replay, counter))
+        with program.group("evaluator"):
+            program.add_node(lp.CourierNode(self.evaluator, learner, counter))
+        sources: Sequence[Any] = [learner]
+        if self.config.num_caches:
+            with program.group("cacher"):
+                sources = [program.add_node(self.make_cacher(learner)) for _ in range(self.config.num_caches)]
+        sources = self.add_inference(program, sources)
+        with program.group("actor"):
+            # Actors use the learner, or the cachers or inference servers, in turn.
+            for actor_id in range(self.config.num_actors):
+                source = sources[actor_id % len(sources)]
+                program.add_node(lp.CourierNode(self.actor, replay, source, counter, actor_id))
+        return program
