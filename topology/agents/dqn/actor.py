@@ -18,16 +18,37 @@ from topology.agents.dqn.networks import QNetwork
 
 __all__ = ["DQNActor", "make_greedy", "make_policy"]
 
-GreedyPolicy = Callable[[Any, Any], Any]
+Greedy = Callable[[Any], int]
+"""From one observation, without a batch axis, to the best action."""
 
 
 @functools.lru_cache(maxsize=8)  # the actors of a program of threads compile once
-def make_greedy(network: QNetwork) -> GreedyPolicy:
-    """A compiled function from weights and one observation (no batch axis) to the best action."""
+def make_greedy(network: QNetwork) -> Callable[[Any], Greedy]:
+    """A function that takes weights, numpy arrays, once for each version of them."""
+    if not network.is_image:
+        # For a few hundred kilobytes of weights, calling a compiled function costs more than the arithmetic.
+        return functools.partial(_greedy_on_host, len(network.hidden_sizes))
 
     @jax.jit
     def best_action(params: Any, observation: jax.Array) -> jax.Array:
         return jnp.argmax(network.apply(params, observation[None])[0])
+
+    def greedy(params: Any) -> Greedy:
+        on_device = jax.device_put(params)
+        return lambda observation: int(best_action(on_device, observation))
+
+    return greedy
+
+
+def _greedy_on_host(num_hidden: int, params: Any) -> Greedy:
+    dense = [params["params"][f"Dense_{i}"] for i in range(num_hidden + 1)]
+    *hidden, last = [(np.asarray(layer["kernel"]), np.asarray(layer["bias"])) for layer in dense]
+
+    def best_action(observation: Any) -> int:
+        values = np.asarray(observation, np.float32).reshape(-1)
+        for kernel, bias in hidden:
+            values = np.maximum(values @ kernel + bias, 0)
+        return int(np.argmax(values @ last[0] + last[1]))
 
     return best_action
 
@@ -63,7 +84,7 @@ class DQNActor:
     def __init__(
         self,
         *,
-        policy: GreedyPolicy,
+        policy: Callable[[Any], Greedy],
         num_actions: int,
         epsilon: float,
         client: VariableClient,
@@ -76,16 +97,15 @@ class DQNActor:
         self._client = client
         self._random = random
         self._adder = adder
-        self._params: Any = None
+        self._greedy: Greedy | None = None
         self._version: int | None = None
 
     def select_action(self, observation: Any) -> int:
         if self._random.random() < self._epsilon:
             return int(self._random.integers(self._num_actions))
-        if self._client.version != self._version:
-            # On the device once for each version, not once for each step.
-            self._params, self._version = jax.device_put(self._client.values[0]), self._client.version
-        return int(self._policy(self._params, observation))
+        if self._greedy is None or self._client.version != self._version:
+            self._greedy, self._version = self._policy(self._client.values[0]), self._client.version
+        return self._greedy(observation)
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         if self._adder is not None:

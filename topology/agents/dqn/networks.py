@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from topology.agents.core.convolution import ImageTorso
 from topology.environments.specs import EnvironmentSpec, num_discrete_actions
 
 __all__ = ["QNetwork", "make_network"]
@@ -17,8 +18,8 @@ __all__ = ["QNetwork", "make_network"]
 class QNetwork(nn.Module):
     """Action values from observations: `[B, ...]` to `[B, num_actions]`.
 
-    Observations are flattened. Images (`[B, height, width, channels]`, uint8) are scaled to 0..1 and pass two
-    convolutions first.
+    Observations are flattened. Images (`[B, height, width, channels]`, uint8) pass three convolutions first, see
+    `ImageTorso`.
 
     Attributes:
         num_actions: number of actions.
@@ -32,12 +33,10 @@ class QNetwork(nn.Module):
 
     @nn.compact
     def __call__(self, observations: jax.Array) -> jax.Array:
-        hidden = observations.astype(jnp.float32)
         if self.is_image:
-            hidden = hidden / 255.0
-            hidden = nn.relu(nn.Conv(16, (8, 8), (4, 4))(hidden))
-            hidden = nn.relu(nn.Conv(32, (4, 4), (2, 2))(hidden))
-        hidden = hidden.reshape((hidden.shape[0], -1))
+            hidden = ImageTorso()(observations)
+        else:
+            hidden = observations.astype(jnp.float32).reshape((observations.shape[0], -1))
         for size in self.hidden_sizes:
             hidden = nn.relu(nn.Dense(size)(hidden))
         values: jax.Array = nn.Dense(self.num_actions)(hidden)
