@@ -1,0 +1,80 @@
+"""The program of MADQN, launched: it learns, ends by itself, goes on where it ended, and plays PettingZoo's games."""
+
+import json
+
+import numpy as np
+import pytest
+
+import topology as lp
+from topology.agents.madqn.program import PRELOAD, MADQNConfig, madqn
+
+
+def read(directory, node):
+    lines = (directory / "metrics" / f"{node}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def last(directory, node, key):
+    return [row[key] for row in read(directory, node) if key in row][-1]
+
+
+def launch(config, directory, *, timeout_s, seed=0):
+    run = lp.launch(madqn(config), lp.Processes(preload=PRELOAD), run_directory=directory, seed=seed)
+    assert run.wait(timeout_s)
+    assert set(run.exit_codes.values()) == {0}
+    final = read(directory, "evaluator-0")[-1]
+    assert final["evaluator_final"] == 1
+    return final
+
+
+@pytest.mark.timeout(150)
+def test_it_runs_as_threads_and_a_second_run_goes_on_with_its_epsilon(tmp_path):
+    settings = {
+        "hidden_sizes": (16,),
+        "min_replay_size": 50,
+        "evaluation_period": 200,
+        "evaluation_episodes": 2,
+        "final_evaluation_episodes": 5,
+        "epsilon_decay": 2e-3,
+    }
+    for limit in (600, 900):
+        config = MADQNConfig(**settings, num_caches=limit // 900, max_actor_steps=limit)
+        run = lp.launch(madqn(config), "local_mt", run_directory=tmp_path)
+        assert run.wait(60)
+        final = read(tmp_path, "evaluator-0")[-1]
+        assert (final["evaluator_final"], final["evaluator_episodes"]) == (1, 5)
+        counts = json.loads((tmp_path / "checkpoints" / "counts.json").read_text())
+        assert limit <= final["actor_steps"] <= counts["actor_steps"] <= limit + 2 * 64
+        assert last(tmp_path, "counter-0", "progress") == 1.0
+    states = sorted((tmp_path / "checkpoints" / "learner").iterdir(), key=lambda path: int(path.stem))
+    assert len(states) == 2
+    steps = [int(path.stem) for path in states]
+    assert steps[1] > steps[0] > 0
+    epsilons = [float(np.load(path)["epsilon"]) for path in states]
+    assert epsilons == pytest.approx([max(0.05, 1 - 2e-3 * step) for step in steps], abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("mixing", "bar"), [("none", 7.0), ("qmix", 8.0)])
+def test_the_bar_of_the_two_step_game(tmp_path, mixing, bar, seed):
+    explores = {"epsilon_min": 1.0} if mixing == "qmix" else {}
+    config = MADQNConfig(environment="two_step", mixing=mixing, seed=seed, max_actor_steps=10_000, **explores)
+    assert launch(config, tmp_path, timeout_s=800, seed=seed)["evaluator_return"] >= bar
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_bar_of_the_switch_riddle(tmp_path, seed):
+    config = MADQNConfig(
+        environment="switch_riddle",
+        recurrent=True,
+        sequence_length=15,
+        replay_period=14,
+        epsilon_decay=2e-3,
+        seed=seed,
+        max_actor_steps=30_000,
+    )
+    assert launch(config, tmp_path, timeout_s=800, seed=seed)["evaluator_return"] >= 0.9
