@@ -15,18 +15,22 @@ from topology.context import StopToken
 from topology.errors import ProgramStopped
 from topology.nodes.courier import Client, Server
 
-SHAPES = []
+
+def make_agent(shapes=None):
+    """A policy that notes the shape of the observations each time it is compiled."""
+
+    def act(params, key, observations, states, explorations):
+        if shapes is not None:
+            shapes.append(observations.shape)
+        if observations.shape[1:] != (3,):
+            raise ValueError("three numbers make an observation")
+        action = observations[:, 0] * params["factor"] + explorations
+        return PolicyOutput(action, {"twice": 2 * observations}, states + 1)
+
+    return Policy(act=act, initial_state=np.float32(0))
 
 
-def act(params, key, observations, states, explorations):
-    SHAPES.append(observations.shape)  # at each compilation
-    if observations.shape[1:] != (3,):
-        raise ValueError("three numbers make an observation")
-    action = observations[:, 0] * params["factor"] + explorations
-    return PolicyOutput(action, {"twice": 2 * observations}, states + 1)
-
-
-AGENT = Policy(act=act, initial_state=np.float32(0))
+AGENT = make_agent()
 
 
 class Source:
@@ -70,23 +74,23 @@ def request(value, environments=2):
 
 
 def test_requests_of_many_actors_make_one_batch_and_each_gets_its_part(serve):
-    SHAPES.clear()
-    server = serve(timeout_s=30)
+    shapes = []
+    server = serve(agent=make_agent(shapes), timeout_s=30)
     with ThreadPoolExecutor(8) as pool:
         outputs = list(pool.map(lambda value: ServedPolicy(server)(*request(value)), range(8)))
     for value, output in enumerate(outputs):
         np.testing.assert_allclose(output.action, [value + 0.5] * 2)
         np.testing.assert_allclose(output.extras["twice"], np.full((2, 3), 2 * value))
         np.testing.assert_allclose(output.state, [1, 2])
-    assert SHAPES == [(8, 3)], "compiled once, for the whole batch"
+    assert shapes == [(8, 3)], "compiled once, for the whole batch"
 
 
 def test_fewer_actors_than_the_batch_wait_for_nobody(serve):
-    SHAPES.clear()
-    policy = ServedPolicy(serve(batch_size=64))
+    shapes = []
+    policy = ServedPolicy(serve(agent=make_agent(shapes), batch_size=64))
     for value in range(5):
         np.testing.assert_allclose(policy(*request(value)).action, [value + 0.5] * 2)
-    assert SHAPES == [(128, 3)]
+    assert shapes == [(128, 3)]
 
 
 def test_weights_are_kept_fresh_and_actors_hear_of_their_version_and_age(serve, clock):
