@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
-__all__ = ["Torso", "is_image"]
+__all__ = ["LSTM", "Torso", "is_image"]
 
 
 def is_image(observations: specs.Array) -> bool:
@@ -45,3 +46,41 @@ class Torso(nn.Module):
         for size in self.hidden_sizes:
             hidden = nn.relu(nn.Dense(size)(hidden))
         return hidden
+
+
+class LSTM(nn.Module):
+    """A memory along the axis T, emptied where an episode begins.
+
+    Its forget gate begins open: it has 1 added to it.
+
+    Source: Hochreiter & Schmidhuber, "Long Short-Term Memory", 1997; the open gate is that of Gers et al., 2000.
+
+    Attributes:
+        size: width of the memory.
+    """
+
+    size: int
+
+    @nn.compact
+    def __call__(self, features: jax.Array, begins: jax.Array, state: Any) -> tuple[jax.Array, Any]:
+        """Outputs `[T, B, size]`, and the state after the last step.
+
+        Args:
+            features: `[T, B, ...]`.
+            begins: bool `[T, B]`; whether an episode begins there.
+            state: before the first step: cell and output, `[B, size]` each.
+        """
+        # Only what depends on the step before is computed step by step; this product is one for the whole sequence.
+        gates = nn.Dense(4 * self.size, name="input")(features)
+        recurrent = self.param("recurrent", nn.initializers.orthogonal(), (self.size, 4 * self.size), jnp.float32)
+
+        def step(state: Any, inputs: tuple[jax.Array, jax.Array]) -> tuple[Any, jax.Array]:
+            gates, begins = inputs
+            cell, output = (jnp.where(begins[:, None], 0.0, leaf) for leaf in state)
+            into, keep, out, new = jnp.split(gates + output @ recurrent, 4, axis=-1)
+            cell = nn.sigmoid(keep + 1.0) * cell + nn.sigmoid(into) * jnp.tanh(new)
+            output = nn.sigmoid(out) * jnp.tanh(cell)
+            return (cell, output), output
+
+        state, outputs = jax.lax.scan(step, state, (gates, begins))
+        return outputs, state
