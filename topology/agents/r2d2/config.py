@@ -53,7 +53,7 @@ class R2D2Config(ReplayConfig):
     final_learning_rate: float = 5e-5
     adam_epsilon: float = 1e-5
     max_gradient_norm: float = 40.0
-    target_update_period: int = 200
+    target_update_period: int = 50
     priority_exponent: float = 0.9
     max_priority_weight: float = 0.9
     importance_sampling_exponent: float = 0.6
