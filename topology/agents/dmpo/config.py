@@ -51,27 +51,27 @@ class DMPOConfig(ReplayConfig):
     batch_size: int = 128
     final_evaluation_episodes: int = 20
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
+    hidden_sizes: tuple[int, ...] = (128, 128)
     initial_stddev: float = 0.7
     discount: float = 0.99
     n_step: int = 5
     num_atoms: int = 51
     min_return: float = -1_000.0
     max_return: float = 0.0
-    num_samples: int = 20
+    num_samples: int = 16
     learning_rate: float = 1e-3
     dual_learning_rate: float = 1e-2
     max_gradient_norm: float = 40.0
-    target_policy_update_period: int = 50
+    target_policy_update_period: int = 25
     target_critic_update_period: int = 50
     epsilon: float = 0.1
-    epsilon_mean: float = 1e-2
-    epsilon_stddev: float = 1e-5
+    epsilon_mean: float = 0.05
+    epsilon_stddev: float = 3e-4
     action_penalization: bool = True
     epsilon_penalty: float = 1e-3
-    initial_temperature: float = 10.0
-    initial_alpha_mean: float = 10.0
-    initial_alpha_stddev: float = 1_000.0
+    initial_temperature: float = 3.0
+    initial_alpha_mean: float = 1.0
+    initial_alpha_stddev: float = 30.0
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
