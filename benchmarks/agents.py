@@ -51,7 +51,13 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    "CartPole-v1": Workload(64, 32.0, {"environment": "gym:CartPole-v1"}, (1,)),
+    # The peers make 128 updates at a time here, ours 32.
+    "CartPole-v1": Workload(
+        64,
+        32.0,
+        {"environment": "gym:CartPole-v1", "updates_per_call": "32", "variable_update_period": "200"},
+        (1,),
+    ),
     # The peers run DQN of 2015 here: its network, samples drawn evenly, targets of one step. So do we.
     "frames": Workload(
         32,

@@ -94,20 +94,20 @@ def test_one_call_is_as_many_updates_as_it_says(make_learner):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_the_target_network_is_a_copy_every_period():
+def test_the_target_network_is_a_copy_after_the_call_in_which_its_period_ends():
     network = make_network(SPEC, CONFIG.hidden_sizes)
     first = state = make_initial_state(network, SPEC, CONFIG, 1)
     update = make_update(network, CONFIG)
-    seen = []
+    states = []
     for i in range(4):
         batch = make_batch(i)
         state, _ = update(state, batch.data, batch.probabilities)
-        seen.append(state.target_params)
-    assert same(seen[0], first.target_params)  # after 3 updates
-    assert not same(seen[1], seen[0])  # the copy at 5
-    assert same(seen[2], seen[1])  # after 9 it is still that one
-    assert not same(seen[3], seen[2])  # the copy at 10
-    assert not same(state.params, state.target_params)
+        states.append(state)
+    assert same(states[0].target_params, first.target_params)  # after 3 updates
+    assert same(states[1].target_params, states[1].params)  # 6: the period of 5 ended
+    assert same(states[2].target_params, states[1].params)  # 9
+    assert same(states[3].target_params, states[3].params)  # 12: that of 10
+    assert not same(states[2].target_params, states[2].params)
 
 
 def test_updates_lower_the_loss_on_what_they_learn(make_learner):

@@ -29,13 +29,14 @@ class DQNConfig(ReplayConfig):
             say how many updates there will be.
         max_gradient_norm: gradients are scaled down to this global norm.
         huber_delta: the loss is quadratic up to this error and linear above.
-        target_update_period: updates from one copy of the network to the target network to the next.
+        target_update_period: updates from one copy of the network to the target network to the next; the copy is made
+            after the call of the learner (`updates_per_call`) in which the period ends.
         priority_exponent: how strongly errors decide what is sampled; 0 for uniform.
         importance_sampling_exponent: how much of the resulting bias is weighted away; 1 for all.
         evaluator_epsilon: of the evaluator.
     """
 
-    hidden_sizes: tuple[int, ...] = (256, 256)
+    hidden_sizes: tuple[int, ...] = (128, 128)
     discount: float = 0.99
     n_step: int = 3
     max_abs_reward: float | None = None

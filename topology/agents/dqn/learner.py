@@ -66,7 +66,8 @@ def _make_initialise(
 def make_update(network: QNetwork, config: DQNConfig) -> Update:
     """A compiled function that makes `updates_per_call` updates, one after the other.
 
-    It takes the state, transitions and their probabilities, both with a leading axis `[K * B]`.
+    It takes the state, transitions and their probabilities, both with a leading axis `[K * B]`. The target network is
+    copied at the end of the call in which its period ends.
     """
     optimizer = _make_optimizer(config)
 
@@ -76,7 +77,7 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
         return result
 
     def loss_fn(
-        params: Any, target_params: Any, transition: Transition, weights: jax.Array
+        params: Any, transition: Transition, q_t_value: jax.Array, weights: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         reward = transition.r_t
         if config.max_abs_reward is not None:
@@ -86,7 +87,7 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
             a_tm1=transition.a_tm1,
             r_t=reward,
             discount_t=transition.discount_t,
-            q_t_value=values(target_params, transition.o_t),
+            q_t_value=q_t_value,
             q_t_selector=values(params, transition.o_t),
             weights=weights,
             huber_delta=config.huber_delta,
@@ -94,24 +95,31 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
         return result.loss, result.td_error
 
     def update_once(
-        state: TrainingState, batch: tuple[Transition, jax.Array]
-    ) -> tuple[TrainingState, tuple[jax.Array, jax.Array]]:
-        transition, probability = batch
+        learned: tuple[Any, optax.OptState], batch: tuple[Transition, jax.Array, jax.Array]
+    ) -> tuple[tuple[Any, optax.OptState], tuple[jax.Array, jax.Array]]:
+        params, opt_state = learned
+        transition, q_t_value, probability = batch
         weights = losses.importance_weights(probability, config.importance_sampling_exponent)
         gradient_fn = jax.value_and_grad(loss_fn, has_aux=True)
-        (loss, td_error), gradients = gradient_fn(state.params, state.target_params, transition, weights)
-        updates, opt_state = optimizer.update(gradients, state.opt_state)
-        params = optax.apply_updates(state.params, updates)
-        steps = state.steps + 1
-        target_params = optax.periodic_update(params, state.target_params, steps, config.target_update_period)
-        return TrainingState(params, target_params, opt_state, steps), (loss, jnp.abs(td_error) + _MIN_PRIORITY)
+        (loss, td_error), gradients = gradient_fn(params, transition, q_t_value, weights)
+        updates, opt_state = optimizer.update(gradients, opt_state)
+        return (optax.apply_updates(params, updates), opt_state), (loss, jnp.abs(td_error) + _MIN_PRIORITY)
 
     @jax.jit
     def update(
         state: TrainingState, transitions: Transition, probabilities: jax.Array
     ) -> tuple[TrainingState, UpdateOutput]:
-        batches = split_updates((Transition(*transitions), probabilities), config.updates_per_call)
-        state, (loss, priorities) = jax.lax.scan(update_once, state, batches)
-        return state, UpdateOutput({"loss": loss}, join_updates(priorities))
+        transitions = Transition(*transitions)
+        # The target network stands still within a call: one evaluation for all batches, and no copy in the loop.
+        q_t_value = values(state.target_params, transitions.o_t)
+        batches = split_updates((transitions, q_t_value, probabilities), config.updates_per_call)
+        (params, opt_state), (loss, priorities) = jax.lax.scan(update_once, (state.params, state.opt_state), batches)
+        steps = state.steps + config.updates_per_call
+        period = config.target_update_period
+        target_params = jax.lax.cond(
+            steps // period > state.steps // period, lambda: params, lambda: state.target_params
+        )
+        new_state = TrainingState(params, target_params, opt_state, steps)
+        return new_state, UpdateOutput({"loss": loss}, join_updates(priorities))
 
     return update
