@@ -55,7 +55,12 @@ WORKLOADS = {
     "CartPole-v1": Workload(
         64,
         32.0,
-        {"environment": "gym:CartPole-v1", "updates_per_call": "32", "variable_update_period": "200"},
+        {
+            "environment": "gym:CartPole-v1",
+            "updates_per_call": "32",
+            "variable_update_period": "200",
+            "samples_per_insert_tolerance": "0.1",
+        },
         (1,),
     ),
     # The peers run DQN of 2015 here: its network, samples drawn evenly, targets of one step. So do we.
