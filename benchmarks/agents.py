@@ -57,6 +57,7 @@ WORKLOADS = {
         32.0,
         {
             "environment": "gym:CartPole-v1",
+            "hidden_sizes": "256,256",
             "updates_per_call": "32",
             "variable_update_period": "200",
             "samples_per_insert_tolerance": "0.1",
