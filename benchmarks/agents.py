@@ -64,7 +64,8 @@ WORKLOADS = {
         },
         (1,),
     ),
-    # The peers run DQN of 2015 here: its network, samples drawn evenly, targets of one step. So do we.
+    # The peers run DQN of 2015 here: its convolutions, samples drawn evenly, targets of one step. So do we, but our
+    # targets are those of double Q-learning, which cost one more evaluation of the network.
     "frames": Workload(
         32,
         8.0,
