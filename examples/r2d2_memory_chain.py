@@ -14,9 +14,6 @@ def main() -> None:
         environment="memory_chain:10",
         num_actors=2,
         max_actor_steps=6_000,
-        burn_in_length=4,  # of sequences that begin within an episode, such as those of a longer chain
-        trace_length=16,
-        replay_period=8,
         evaluation_period=1_000,
     )
     program = r2d2(config)

@@ -18,8 +18,8 @@ from topology.errors import ProgramError
         ({"num_caches": 2}, "num_caches=2: R2D2 has exactly 1"),
         ({"hidden_sizes": (64, 0)}, "each at least 1"),
         ({"burn_in_length": -1}, "burn_in_length=-1: at least 0"),
-        ({"replay_period": 21}, "between 1 and trace_length=20, so that every step is learned from"),
-        ({"replay_period": 0}, "between 1 and trace_length=20"),
+        ({"replay_period": 13}, "between 1 and trace_length=12, so that every step is learned from"),
+        ({"replay_period": 0}, "between 1 and trace_length=12"),
         ({"min_replay_size": 9, "max_replay_size": 8}, "wait for ever"),
     ],
 )
@@ -43,3 +43,10 @@ def test_a_sequence_is_burn_in_trace_and_one_row_more():
 def test_settings_have_their_words_in_the_documentation():
     words = "".join(kind.__doc__ for kind in (R2D2Config, ReplayConfig, AgentConfig))
     assert [field.name for field in dataclasses.fields(R2D2Config) if f"\n        {field.name}: " not in words] == []
+
+
+def test_the_learning_rate_falls_over_about_as_many_updates_as_there_will_be():
+    # 6000 steps begin 1000 sequences; 800 of them are sampled 32 times in batches of 32.
+    assert R2D2Config(max_actor_steps=6_000).num_updates == 800
+    assert R2D2Config(max_actor_steps=None).num_updates is None
+    assert R2D2Config(samples_per_insert=None).num_updates is None

@@ -14,7 +14,7 @@ __all__ = ["R2D2Config"]
 @final
 @dataclass(frozen=True, kw_only=True)
 class R2D2Config(ReplayConfig):
-    """Settings of a distributed R2D2. The defaults suit small environments that need a memory of some tens of steps.
+    """Settings of a distributed R2D2. The defaults suit small environments that need a memory of a dozen steps.
 
     What replay counts (`batch_size`, `min_replay_size`, `max_replay_size`, `samples_per_insert`) are sequences.
 
@@ -44,9 +44,9 @@ class R2D2Config(ReplayConfig):
     hidden_sizes: tuple[int, ...] = (64,)
     lstm_size: int = 64
     head_size: int = 64
-    burn_in_length: int = 8
-    trace_length: int = 20
-    replay_period: int = 10
+    burn_in_length: int = 4
+    trace_length: int = 12
+    replay_period: int = 6
     discount: float = 0.99
     n_step: int = 5
     learning_rate: float = 1e-3
@@ -54,7 +54,7 @@ class R2D2Config(ReplayConfig):
     adam_epsilon: float = 1e-5
     max_gradient_norm: float = 40.0
     target_update_period: int = 50
-    priority_exponent: float = 0.9
+    priority_exponent: float = 0.6
     max_priority_weight: float = 0.9
     importance_sampling_exponent: float = 0.6
     evaluator_epsilon: float = 0.0
