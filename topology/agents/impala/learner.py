@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
-from topology.agents.core.learner import UpdateOutput, zeros_like_spec
+from topology.agents.core.learner import UpdateOutput
 from topology.agents.core.parallel import split_updates
 from topology.agents.core.sequences import StepSequence
 from topology.agents.impala.config import IMPALAConfig
 from topology.agents.impala.losses import IMPALALoss, impala_loss, masked_mean
 from topology.agents.impala.networks import PolicyValueNetwork
-from topology.agents.impala.replay import signature
+from topology.agents.impala.replay import initial_state
 from topology.environments.specs import EnvironmentSpec
 
 __all__ = ["TrainingState", "make_initial_state", "make_update"]
@@ -45,15 +46,22 @@ def make_initial_state(
     network: PolicyValueNetwork, spec: EnvironmentSpec, config: IMPALAConfig, seed: int
 ) -> TrainingState:
     """The state before the first update; a function of `seed`."""
-    sequence = _by_time(zeros_like_spec(signature(config, spec), 1))
+    observations = spec.observations
+    return _make_initialise(network, tuple(observations.shape), observations.dtype, config)(jax.random.key(seed))
+
+
+@functools.lru_cache(maxsize=8)  # learners of equal settings in one process compile once
+def _make_initialise(
+    network: PolicyValueNetwork, shape: tuple[int, ...], dtype: np.dtype[Any], config: IMPALAConfig
+) -> Callable[[jax.Array], TrainingState]:
+    state = jax.tree.map(lambda leaf: leaf[None], initial_state(config.lstm_size))
 
     @jax.jit
     def initialise(key: jax.Array) -> TrainingState:
-        params = network.init(key, sequence.observation, _begins(sequence), sequence.state)
+        params = network.init(key, np.zeros((1, 1, *shape), dtype), np.zeros((1, 1), bool), state)
         return TrainingState(params, _make_optimizer(config).init(params), jnp.zeros((), jnp.int32))
 
-    state: TrainingState = initialise(jax.random.key(seed))
-    return state
+    return initialise
 
 
 def _by_time(sequence: StepSequence) -> StepSequence:
