@@ -57,16 +57,38 @@ def test_the_learner_is_stepped_from_outside():
         assert len(variables.values) == 2
 
 
+def reached(config, directory, timeout_s):
+    """The mean return of the final evaluation, run as processes."""
+    run = lp.launch(dmpo(config), lp.Processes(preload=PRELOAD), run_directory=directory, seed=config.seed)
+    assert run.wait(timeout_s)
+    assert set(run.exit_codes.values()) == {0}
+    final = read(directory, "evaluator-0")[-1]
+    assert (final["evaluator_final"], final["evaluator_episodes"]) == (1, 20)
+    return final["evaluator_return"]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_pendulum_is_learned_as_processes(tmp_path, seed):
-    run = lp.launch(dmpo(DMPOConfig(seed=seed)), lp.Processes(preload=PRELOAD), run_directory=tmp_path, seed=seed)
-    assert run.wait(800)
-    assert set(run.exit_codes.values()) == {0}
-    final = read(tmp_path, "evaluator-0")[-1]
-    assert (final["evaluator_final"], final["evaluator_episodes"]) == (1, 20)
-    assert final["evaluator_return"] > -200
+def test_pendulum_is_learned(tmp_path, seed):
+    assert reached(DMPOConfig(seed=seed), tmp_path, 800) > -200
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_cartpole_of_dm_control_is_swung_up(tmp_path, seed):
+    pytest.importorskip("dm_control")
+    config = DMPOConfig(
+        environment="dm_control:cartpole-swingup",
+        min_return=0.0,
+        max_return=100.0,
+        max_actor_steps=200_000,
+        evaluation_period=20_000,
+        evaluation_episodes=2,
+        seed=seed,
+    )
+    assert reached(config, tmp_path, 3500) >= 700
 
 
 @pytest.mark.slow
