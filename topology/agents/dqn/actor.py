@@ -14,7 +14,7 @@ import numpy as np
 from topology.agents.core.policy import Policy, PolicyOutput
 from topology.agents.core.types import Adder
 from topology.agents.core.variables import VariableClient
-from topology.agents.dqn.networks import QNetwork
+from topology.agents.dqn.networks import QNetwork, normalize
 
 __all__ = ["DQNActor", "make_greedy", "make_policy"]
 
@@ -47,7 +47,7 @@ def _greedy_on_host(num_hidden: int, params: Any) -> Greedy:
     def best_action(observation: Any) -> int:
         values = np.asarray(observation, np.float32).reshape(-1)
         for kernel, bias in hidden:
-            values = np.maximum(values @ kernel + bias, 0)
+            values = np.maximum(normalize(values @ kernel + bias), 0)
         return int(np.argmax(values @ last[0] + last[1]))
 
     return best_action

@@ -36,7 +36,7 @@ class DQNConfig(ReplayConfig):
         evaluator_epsilon: of the evaluator.
     """
 
-    hidden_sizes: tuple[int, ...] = (128, 128)
+    hidden_sizes: tuple[int, ...] = (64, 64)
     discount: float = 0.99
     n_step: int = 3
     max_abs_reward: float | None = None
