@@ -31,7 +31,7 @@ def read(directory, node):
 
 @pytest.mark.timeout(400)
 def test_it_runs_as_threads_and_a_second_run_goes_on_behind_a_cacher(tmp_path):
-    for limit, num_caches in ((600, 0), (900, 1)):
+    for limit, num_caches in ((600, 0), (1500, 1)):
         config = DMPOConfig(max_actor_steps=limit, num_caches=num_caches, **SMALL)
         run = lp.launch(dmpo(config), "local_mt", run_directory=tmp_path)
         assert run.wait(190)

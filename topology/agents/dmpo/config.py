@@ -47,18 +47,18 @@ class DMPOConfig(ReplayConfig):
     environment: str = "gym:Pendulum-v1"
     num_actors: int = 2
     num_caches: int = 0
-    max_actor_steps: int | None = 20_000
-    batch_size: int = 128
+    max_actor_steps: int | None = 15_000
+    batch_size: int = 64
     final_evaluation_episodes: int = 20
 
-    hidden_sizes: tuple[int, ...] = (128, 128)
+    hidden_sizes: tuple[int, ...] = (64, 64)
     initial_stddev: float = 0.7
     discount: float = 0.99
     n_step: int = 5
     num_atoms: int = 51
     min_return: float = -1_000.0
     max_return: float = 0.0
-    num_samples: int = 16
+    num_samples: int = 10
     learning_rate: float = 1e-3
     dual_learning_rate: float = 1e-2
     max_gradient_norm: float = 40.0
@@ -69,9 +69,9 @@ class DMPOConfig(ReplayConfig):
     epsilon_stddev: float = 3e-4
     action_penalization: bool = True
     epsilon_penalty: float = 1e-3
-    initial_temperature: float = 3.0
+    initial_temperature: float = 10.0
     initial_alpha_mean: float = 1.0
-    initial_alpha_stddev: float = 30.0
+    initial_alpha_stddev: float = 10.0
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
