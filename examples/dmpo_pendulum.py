@@ -12,7 +12,7 @@ from topology.agents.dmpo.program import PRELOAD, DMPOConfig, dmpo
 
 
 def main() -> None:
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 15_000
+    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     # Returns of the pendulum lie between -1000 and 0: that is what the critic is told to tell apart.
     config = DMPOConfig(environment="gym:Pendulum-v1", min_return=-1_000.0, max_return=0.0, max_actor_steps=steps)
     program = dmpo(config)
