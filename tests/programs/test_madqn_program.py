@@ -27,7 +27,7 @@ def launch(config, directory, *, timeout_s, seed=0):
     return final
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(250)
 def test_it_runs_as_threads_and_a_second_run_goes_on_with_its_epsilon(tmp_path):
     settings = {
         "hidden_sizes": (16,),
@@ -37,10 +37,10 @@ def test_it_runs_as_threads_and_a_second_run_goes_on_with_its_epsilon(tmp_path):
         "final_evaluation_episodes": 5,
         "epsilon_decay": 2e-3,
     }
-    for limit in (600, 900):
-        config = MADQNConfig(**settings, num_caches=limit // 900, max_actor_steps=limit)
+    for limit in (1000, 1600):
+        config = MADQNConfig(**settings, num_caches=limit // 1600, max_actor_steps=limit)
         run = lp.launch(madqn(config), "local_mt", run_directory=tmp_path)
-        assert run.wait(60)
+        assert run.wait(120)
         final = read(tmp_path, "evaluator-0")[-1]
         assert (final["evaluator_final"], final["evaluator_episodes"]) == (1, 5)
         counts = json.loads((tmp_path / "checkpoints" / "counts.json").read_text())

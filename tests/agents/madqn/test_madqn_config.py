@@ -39,6 +39,13 @@ def test_all_faults_are_listed_at_once():
         MADQNConfig(sequence_length=1, replay_period=1)
 
 
+def test_the_number_of_updates_is_that_of_the_sequences():
+    config = MADQNConfig(max_actor_steps=4_100, replay_period=8, samples_per_insert=16.0, batch_size=32)
+    assert config.num_updates == (4_100 // 8 - config.min_replay_size) // 2
+    assert MADQNConfig(max_actor_steps=None).num_updates is None
+    assert MADQNConfig(samples_per_insert=None).num_updates is None
+
+
 def test_agents_of_one_kind_share_a_network(make_spec):
     spec = make_spec({"adversary_0": 3, "agent_0": 2, "adversary_1": 3, "agent_10": 2}, masked=("agent_10",))
     shared = make_team(spec, shared_weights=True)

@@ -1,5 +1,7 @@
 """The losses of MADQN against sums by hand."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -39,14 +41,15 @@ def reference(r, discount, v, continues, n_step):
     return targets
 
 
-@pytest.mark.parametrize("n_step", [1, 2, 3, 7])
+@pytest.mark.parametrize("n_step", [1, 3])
 def test_targets_end_with_their_episode_or_sequence(n_step):
     random = np.random.default_rng(n_step)
     shape = (5, 4, 2)
     r, v, taken = (random.standard_normal(shape).astype(np.float32) for _ in range(3))
     discount = random.choice([0.0, 0.9], shape, p=[0.2, 0.8]).astype(np.float32)
     continues = random.integers(2, size=shape[:2]).astype(np.float32)
-    error = losses.n_step_errors(v_tm1=taken, r_t=r, discount_t=discount, v_t=v, continues_t=continues, n_step=n_step)
+    compiled = jax.jit(functools.partial(losses.n_step_errors, n_step=n_step))
+    error = compiled(v_tm1=taken, r_t=r, discount_t=discount, v_t=v, continues_t=continues)
     for b in range(4):
         for m in range(2):
             expected = reference(r[:, b, m], discount[:, b, m], v[:, b, m], continues[:, b], n_step)

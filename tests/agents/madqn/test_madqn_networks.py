@@ -88,8 +88,8 @@ def test_a_memory_goes_on_within_an_episode_and_begins_anew_with_the_next(build,
 def test_mixing(build, uneven):
     taken = jnp.arange(36.0).reshape(4, 3, 3)
     for mixing, expected in (("none", taken), ("vdn", taken.sum(-1, keepdims=True))):
-        network, params, observations, *_ = build(uneven, mixing=mixing)
-        np.testing.assert_array_equal(_compiled(network, "mix")(params, taken, observations), expected)
+        network = make_team_network(make_team(uneven, shared_weights=True), MADQNConfig(mixing=mixing))
+        np.testing.assert_array_equal(network.apply({}, taken, {}, method="mix"), expected)
     network, params, observations, *_ = build(uneven, mixing="qmix")
     mix = lambda taken: _compiled(network, "mix")(params, taken, observations)  # noqa: E731
     assert mix(taken).shape == (4, 3, 1)

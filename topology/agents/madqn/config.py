@@ -33,7 +33,9 @@ class MADQNConfig(ReplayConfig):
         replay_period: steps from the beginning of one sequence to the next; at most `sequence_length - 1`.
         discount: factor for each step.
         n_step: steps of a target.
-        learning_rate: of Adam.
+        learning_rate: of Adam, at the beginning.
+        final_learning_rate: at the end: it falls linearly in between, where `max_actor_steps` and `samples_per_insert`
+            say how many updates there will be.
         max_gradient_norm: gradients are scaled down to this global norm.
         target_update_period: updates from one copy of the networks to the target networks to the next.
         epsilon_initial: probability of a random action at the beginning, of each agent by itself.
@@ -46,6 +48,7 @@ class MADQNConfig(ReplayConfig):
     max_actor_steps: int | None = 20_000
     num_caches: int = 0
     batch_size: int = 32
+    max_in_flight: int = 4
     min_replay_size: int = 100
     max_replay_size: int = 10_000
     samples_per_insert: float | None = 32.0
@@ -60,16 +63,23 @@ class MADQNConfig(ReplayConfig):
     discount: float = 0.99
     n_step: int = 1
     learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-4
     max_gradient_norm: float = 10.0
     target_update_period: int = 100
     epsilon_initial: float = 1.0
     epsilon_min: float = 0.05
     epsilon_decay: float = 1e-3
 
+    @property
+    def num_updates(self) -> int | None:
+        """About how many updates the run will make; None when nobody can know."""
+        steps = self.max_actor_steps
+        return None if steps is None else self.updates_of_inserts(steps // self.replay_period)
+
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("mixing_size", "memory_size", "n_step", "target_update_period", "replay_period")
-        yield from self.not_positive("learning_rate", "max_gradient_norm")
+        yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm")
         yield from self.outside_unit("discount", "epsilon_initial", "epsilon_min", "epsilon_decay")
         if self.mixing not in ("none", "vdn", "qmix"):
             yield f"mixing={self.mixing!r}: one of 'none', 'vdn', 'qmix'"

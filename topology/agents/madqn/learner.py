@@ -36,7 +36,11 @@ Update = Callable[[TrainingState, StepSequence, Any], tuple[TrainingState, Updat
 
 
 def _make_optimizer(config: MADQNConfig) -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(config.learning_rate))
+    # A schedule in any case, so that a state fits also a run of another length.
+    rate = optax.constant_schedule(config.learning_rate)
+    if config.num_updates is not None:
+        rate = optax.linear_schedule(config.learning_rate, config.final_learning_rate, config.num_updates)
+    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 
 
 def make_initial_state(network: TeamNetwork, spec: EnvironmentSpec, config: MADQNConfig, seed: int) -> TrainingState:
