@@ -185,22 +185,23 @@ def test_an_episode_that_begins_within_a_sequence_has_an_empty_memory():
     np.testing.assert_allclose(state[0], after[0], atol=1e-6)
 
 
-def test_an_update_tells_the_network_where_episodes_begin():
-    """With the weights of an update the same whether the second episode has its own sequence or not."""
-    config = IMPALAConfig(**{**vars(RECURRENT), "updates_per_call": 1, "batch_size": 1, "sequence_length": 6})
-    split = IMPALAConfig(**{**vars(config), "batch_size": 2, "sequence_length": 3})
-    network = make_network(config, SPEC)
-    data = make_data(config)
-    for column in (data.mask, data.discount, data.reward):
-        column[:, [2, 5]] = 0.0
-    halves = jax.tree.map(lambda leaf: leaf.reshape(2, 3, *leaf.shape[2:]), data._replace(state=()))
-    state = tuple(np.concatenate([leaf, np.zeros_like(leaf)]) for leaf in data.state)
-    results = []
-    for each, sequences in ((config, data), (split, halves._replace(state=state))):
-        first = make_initial_state(network, SPEC, each, 1)
-        results.append(make_update(network, each)(first, tuple(sequences), np.ones(each.batch_size))[0])
-    for one, other in zip(*(jax.tree.leaves(result.params) for result in results), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+def test_an_update_sees_the_policy_as_the_actor_did_also_where_episodes_begin():
+    """On policy every importance weight is 1; with a memory that went on over the end of an episode it is not."""
+    network = make_network(RECURRENT, SPEC)
+    update, state = make_update(network, RECURRENT), make_initial_state(network, SPEC, RECURRENT, 1)
+    data = make_data(RECURRENT)
+    data.mask[:, 1] = data.discount[:, 1] = data.reward[:, 1] = 0.0  # row 2 begins an episode
+    ratios = []
+    for begins in (2, None):
+        at = np.zeros((5, 8), bool)
+        if begins is not None:
+            at[begins] = True
+        logits, _, _ = jax.jit(network.apply)(state.params, np.moveaxis(data.observation, 0, 1), at, data.state)
+        acted = data._replace(extras={**data.extras, "logits": np.moveaxis(np.asarray(logits), 0, 1)})
+        # All the same action, so that differences of the policy cannot cancel out.
+        _, output = update(state, tuple(acted._replace(action=np.zeros_like(data.action))), np.ones(8))
+        ratios.append(abs(float(output.metrics["ratio"][0]) - 1.0))
+    assert ratios[0] < 1e-6 < ratios[1]
 
 
 def test_rewards_can_be_clipped():
