@@ -71,12 +71,12 @@ def test_the_bar_of_the_switch_riddle(tmp_path, seed):
     config = MADQNConfig(
         environment="switch_riddle",
         recurrent=True,
-        sequence_length=15,
-        replay_period=14,
-        samples_per_insert=64.0,
+        sequence_length=7,
+        replay_period=6,
         epsilon_decay=2e-3,
+        target_update_period=50,
         seed=seed,
-        max_actor_steps=20_000,
+        max_actor_steps=12_000,
     )
     assert launch(config, tmp_path, timeout_s=800, seed=seed)["evaluator_return"] >= 0.9
 

@@ -53,7 +53,9 @@ class MADQNBuilder(AgentBuilder[MADQNConfig]):
             period=self.config.replay_period,
             discount=self.config.discount,
             max_in_flight=max_in_flight,
-            spans_episodes=True,
+            # Without a memory nothing is lost by going on across episodes. With one, most sequences of short episodes
+            # would begin in the middle of one, with a memory of weights that are long gone.
+            spans_episodes=not self.config.recurrent,
         )
 
     def make_actor(self, client: VariableClient, *, exploration: float | None, adder: Adder | None) -> MADQNActor:

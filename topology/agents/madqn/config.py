@@ -26,7 +26,8 @@ class MADQNConfig(ReplayConfig):
         mixing: how the agents' values are learned. "none": each from its own reward; "vdn": their sum, from the mean
             of all rewards; "qmix": a function of theirs that grows with each, and depends on what all of them see.
         mixing_size: width of the mixing network of "qmix".
-        recurrent: whether the networks have a memory.
+        recurrent: whether the networks have a memory. A sequence is then one of an episode's, filled up at its end, and
+            begins with the memory that the executor had there: make it as long as an episode if that is possible.
         hidden_sizes: widths of the layers of each network.
         memory_size: width of the memory.
         sequence_length: steps of a sequence, the last of which is only where the one before it led.
