@@ -73,10 +73,12 @@ def test_the_bar_of_the_switch_riddle(tmp_path, seed):
         recurrent=True,
         sequence_length=7,
         replay_period=6,
+        discount=1.0,
         epsilon_decay=2e-3,
+        epsilon_min=0.02,
         target_update_period=50,
         seed=seed,
-        max_actor_steps=12_000,
+        max_actor_steps=16_000,
     )
     assert launch(config, tmp_path, timeout_s=800, seed=seed)["evaluator_return"] >= 0.9
 
