@@ -24,9 +24,10 @@ class DQNConfig(ReplayConfig):
         discount: factor for each step.
         n_step: steps of a transition.
         max_abs_reward: rewards of a transition are clipped to this; None to leave them as they are.
-        learning_rate: of Adam, at the beginning.
-        final_learning_rate: at the end: it falls linearly in between, where `max_actor_steps` and `samples_per_insert`
+        learning_rate: of Adam, for the first `constant_rate_part` of the updates.
+        final_learning_rate: at the end: from there it falls linearly, where `max_actor_steps` and `samples_per_insert`
             say how many updates there will be.
+        constant_rate_part: how long it is constant: a run that gets on late is not slowed down before it does.
         max_gradient_norm: gradients are scaled down to this global norm.
         huber_delta: the loss is quadratic up to this error and linear above.
         target_update_period: updates from one copy of the network to the target network to the next; the copy is made
@@ -36,18 +37,22 @@ class DQNConfig(ReplayConfig):
         evaluator_epsilon: of the evaluator.
     """
 
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[int, ...] = (128, 128)
     discount: float = 0.99
     n_step: int = 3
     max_abs_reward: float | None = None
     learning_rate: float = 1e-3
     final_learning_rate: float = 5e-5
+    constant_rate_part: float = 0.4
     max_gradient_norm: float = 40.0
-    huber_delta: float = 1.0
+    huber_delta: float = 10.0
     target_update_period: int = 200
     priority_exponent: float = 0.6
     importance_sampling_exponent: float = 0.4
     evaluator_epsilon: float = 0.0
+    # Actors that play with weights of hundreds of updates ago keep some runs of CartPole from ever getting on.
+    variable_update_period: int = 20
+    cache_refresh_ms: int = 50
 
     @property
     def num_updates(self) -> int | None:
@@ -59,7 +64,7 @@ class DQNConfig(ReplayConfig):
         yield from self.below_one("num_caches", "n_step", "target_update_period")
         yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm", "huber_delta")
         yield from self.outside_unit("discount", "priority_exponent", "importance_sampling_exponent")
-        yield from self.outside_unit("evaluator_epsilon")
+        yield from self.outside_unit("evaluator_epsilon", "constant_rate_part")
         if self.max_abs_reward is not None and self.max_abs_reward <= 0:
             yield f"max_abs_reward={self.max_abs_reward}: above 0, or None to leave rewards as they are"
         if any(size < 1 for size in self.hidden_sizes):

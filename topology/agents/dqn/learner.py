@@ -40,7 +40,13 @@ def _make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
     # A schedule in any case, so that a state fits also a run of another length.
     rate = optax.constant_schedule(config.learning_rate)
     if config.num_updates is not None:
-        rate = optax.linear_schedule(config.learning_rate, config.final_learning_rate, config.num_updates)
+        constant = int(config.num_updates * config.constant_rate_part)
+        rate = optax.linear_schedule(
+            config.learning_rate,
+            config.final_learning_rate,
+            transition_steps=max(1, config.num_updates - constant),
+            transition_begin=constant,
+        )
     return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 
 
