@@ -13,6 +13,8 @@ SMALL = {
     "num_actors": 1,
     "min_replay_size": 50,
     "target_update_period": 50,
+    "learning_rate": 5e-3,
+    "final_learning_rate": 5e-3,
     "epsilon_min": 1.0,
     "evaluation_period": 10_000,
     "final_evaluation_episodes": 5,
@@ -37,5 +39,5 @@ def test_the_same_seed_gives_the_same_run_to_the_bit():
 @pytest.mark.parametrize(("mixing", "expected"), [("vdn", 7.0), ("qmix", 8.0)])
 def test_the_two_step_game_with_partners_that_act_at_random(mixing, expected):
     """The result of the QMIX paper: a sum of values cannot say that 8 is there for the taking."""
-    config = MADQNConfig(**SMALL, environment="two_step", mixing=mixing, max_actor_steps=1_600, learning_rate=5e-3)
+    config = MADQNConfig(**SMALL, environment="two_step", mixing=mixing, max_actor_steps=2_000)
     assert run_local(MADQN(config)).evaluations[-1][1].mean_return == expected
