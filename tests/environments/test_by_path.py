@@ -95,7 +95,6 @@ def test_a_file_called_like_a_module_in_use(place):
         ("no_module:f", ["the module 'no_module' cannot be imported: ModuleNotFoundError"]),
         ("own_worlds.py:nothing", ["the function returned 3, not a dm_env.Environment or a gymnasium.Env"]),
         ("own_worlds.py:broken", ["could not be made: KeyError: 'key'", "own_worlds.py, line 25)"]),
-        ("own_worlds.py:pendulum", ["only discrete ones are supported"]),
         ("unknown", ["path/to/file.py:function"]),
     ],
 )

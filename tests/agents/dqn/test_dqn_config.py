@@ -21,7 +21,7 @@ from topology.errors import ProgramError
         ({"samples_per_insert": 0.0}, "samples_per_insert=0.0: above 0, or None"),
         ({"hidden_sizes": (64, 0)}, "each at least 1"),
         ({"max_abs_reward": -1.0}, "max_abs_reward=-1.0"),
-        ({"cache_stale_ms": 100}, "stale before they are refreshed"),
+        ({"cache_refresh_ms": 200, "cache_stale_ms": 100}, "stale before they are refreshed"),
         ({"final_evaluation_episodes": -1}, "final_evaluation_episodes=-1: at least 0"),
     ],
 )

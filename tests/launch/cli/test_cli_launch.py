@@ -53,7 +53,10 @@ def test_a_run_ends_by_itself_with_a_summary(start_command: Start, tmp_path: Pat
     assert json.loads((place / "run.json").read_text())["state"] == "finished"
     assert "an actor" not in out  # it is in the logs
     _, out, _ = finish(start_command("logs", str(place)))
-    assert out.splitlines() == [*(f"actor/{i} | an actor" for i in range(3)), "counter/0 | counted"]
+    *actors, counter = out.splitlines()
+    # An actor that starts when the others have made all the steps says nothing.
+    assert {f"actor/{i} | an actor" for i in range(3)} >= set(actors) != set()
+    assert counter == "counter/0 | counted"
 
 
 def test_a_run_of_threads_ends_by_itself_with_a_summary(start_command: Start) -> None:

@@ -37,13 +37,13 @@ class DQNConfig(ReplayConfig):
         evaluator_epsilon: of the evaluator.
     """
 
-    hidden_sizes: tuple[int, ...] = (128, 128)
+    hidden_sizes: tuple[int, ...] = (64, 64)
     discount: float = 0.99
     n_step: int = 3
     max_abs_reward: float | None = None
     learning_rate: float = 1e-3
     final_learning_rate: float = 5e-5
-    constant_rate_part: float = 0.4
+    constant_rate_part: float = 0.6
     max_gradient_norm: float = 40.0
     huber_delta: float = 10.0
     target_update_period: int = 200

@@ -199,6 +199,10 @@ class CallFuture(Future[Any]):
         self._see()
         super().add_done_callback(fn)
 
+    def ignore(self) -> None:
+        """Nobody will ask for the result: a failure is not logged."""
+        self._see()
+
     def _see(self) -> None:
         self._looked_at = True
         if self._unseen is not None:

@@ -25,7 +25,16 @@ from topology.nodes.courier.wire import MAX_BUFFERS, Buffer
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Payload", "allocate", "decode", "decode_error", "encode", "encode_call", "encode_error", "set_remote_error_adapter"]
+__all__ = [
+    "Payload",
+    "allocate",
+    "decode",
+    "decode_error",
+    "encode",
+    "encode_call",
+    "encode_error",
+    "set_remote_error_adapter",
+]
 
 _PROTOCOL = 5
 _OUT_OF_BAND_BYTES = 2048

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, final
 
 from topology.errors import ConnectionBroken
 from topology.nodes import courier
+from topology.nodes.courier.calls import CallFuture
 from topology.nodes.replay.landing import Landings
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
 from topology.nodes.replay.region_pool import RegionPool
@@ -119,7 +120,10 @@ class _Visit:
         begun = self._begun
         if begun is None or begun[2].done() or begun[0] != os.getpid():
             number = secrets.randbits(63) | 1
-            begun = self._begun = os.getpid(), number, self._submit("visit", number)
+            visit = self._submit("visit", number)
+            if isinstance(visit, CallFuture):
+                visit.ignore()  # it ends with the connection: whoever needs that says so
+            begun = self._begun = os.getpid(), number, visit
         return begun[1]
 
 
