@@ -14,6 +14,7 @@ import optax
 from topology.agents.core.learner import UpdateOutput
 from topology.agents.core.parallel import join_updates, split_updates
 from topology.agents.core.transitions import Transition
+from topology.agents.core.updates import falling_rate
 from topology.agents.dqn import losses
 from topology.agents.dqn.config import DQNConfig
 from topology.agents.dqn.networks import QNetwork
@@ -37,16 +38,7 @@ Update = Callable[[TrainingState, Transition, Any], tuple[TrainingState, UpdateO
 
 
 def _make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
-    # A schedule in any case, so that a state fits also a run of another length.
-    rate = optax.constant_schedule(config.learning_rate)
-    if config.num_updates is not None:
-        constant = int(config.num_updates * config.constant_rate_part)
-        rate = optax.linear_schedule(
-            config.learning_rate,
-            config.final_learning_rate,
-            transition_steps=max(1, config.num_updates - constant),
-            transition_begin=constant,
-        )
+    rate = falling_rate(config.learning_rate, config.final_learning_rate, config.num_updates, config.constant_rate_part)
     return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 
 

@@ -14,6 +14,7 @@ import optax
 from topology.agents.core.learner import UpdateOutput
 from topology.agents.core.parallel import split_updates
 from topology.agents.core.sequences import StepSequence
+from topology.agents.core.updates import by_time, falling_rate
 from topology.agents.impala.config import IMPALAConfig
 from topology.agents.impala.losses import IMPALALoss, impala_loss, masked_mean
 from topology.agents.impala.networks import PolicyValueNetwork
@@ -35,10 +36,7 @@ Update = Callable[[TrainingState, Any, Any], tuple[TrainingState, UpdateOutput]]
 
 
 def _make_optimizer(config: IMPALAConfig) -> optax.GradientTransformation:
-    # A schedule in any case, so that a state fits also a run of another length.
-    rate = optax.constant_schedule(config.learning_rate)
-    if config.num_updates is not None:
-        rate = optax.linear_schedule(config.learning_rate, config.final_learning_rate, config.num_updates)
+    rate = falling_rate(config.learning_rate, config.final_learning_rate, config.num_updates)
     return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 
 
@@ -62,12 +60,6 @@ def _make_initialise(
         return TrainingState(params, _make_optimizer(config).init(params), jnp.zeros((), jnp.int32))
 
     return initialise
-
-
-def _by_time(sequence: StepSequence) -> StepSequence:
-    """Sequences `[B, T, ...]` as `[T, B, ...]`; the state has no axis T."""
-    moved: StepSequence = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequence._replace(state=()))
-    return moved._replace(state=sequence.state)
 
 
 def _begins(sequence: StepSequence) -> jax.Array:
@@ -108,7 +100,7 @@ def make_update(network: PolicyValueNetwork, config: IMPALAConfig) -> Update:
         return result.loss, result
 
     def update_once(state: TrainingState, batch: StepSequence) -> tuple[TrainingState, dict[str, jax.Array]]:
-        sequence = _by_time(batch)
+        sequence = by_time(batch)
         gradients, result = jax.grad(loss_fn, has_aux=True)(state.params, sequence)
         updates, opt_state = optimizer.update(gradients, state.opt_state)
         params = optax.apply_updates(state.params, updates)

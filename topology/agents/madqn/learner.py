@@ -13,6 +13,7 @@ import optax
 from topology.agents.core.learner import UpdateOutput, zeros_like_spec
 from topology.agents.core.parallel import split_updates
 from topology.agents.core.sequences import StepSequence
+from topology.agents.core.updates import by_time, falling_rate
 from topology.agents.madqn import losses
 from topology.agents.madqn.config import MADQNConfig
 from topology.agents.madqn.networks import TeamNetwork, legal_actions
@@ -36,16 +37,13 @@ Update = Callable[[TrainingState, StepSequence, Any], tuple[TrainingState, Updat
 
 
 def _make_optimizer(config: MADQNConfig) -> optax.GradientTransformation:
-    # A schedule in any case, so that a state fits also a run of another length.
-    rate = optax.constant_schedule(config.learning_rate)
-    if config.num_updates is not None:
-        rate = optax.linear_schedule(config.learning_rate, config.final_learning_rate, config.num_updates)
+    rate = falling_rate(config.learning_rate, config.final_learning_rate, config.num_updates)
     return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 
 
 def make_initial_state(network: TeamNetwork, spec: EnvironmentSpec, config: MADQNConfig, seed: int) -> TrainingState:
     """The state before the first update; a function of `seed`."""
-    sequence = _by_time(zeros_like_spec(signature(config, spec), 1))
+    sequence = by_time(zeros_like_spec(signature(config, spec), 1))
     return _make_initialise(network, config)(jax.random.key(seed), sequence)
 
 
@@ -59,12 +57,6 @@ def _make_initialise(network: TeamNetwork, config: MADQNConfig) -> Callable[[jax
         return TrainingState(params, params, opt_state, epsilon, jnp.zeros((), jnp.int32))
 
     return initialise
-
-
-def _by_time(sequence: StepSequence) -> StepSequence:
-    """Sequences `[B, T, ...]` as `[T, B, ...]`; the state has no axis T."""
-    moved: StepSequence = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequence._replace(state=()))
-    return moved._replace(state=sequence.state)
 
 
 @functools.lru_cache(maxsize=8)
@@ -104,7 +96,7 @@ def make_update(network: TeamNetwork, config: MADQNConfig) -> Update:
         return loss, {"loss": loss, "value": losses.masked_mean(taken[:-1], mask)}
 
     def update_once(state: TrainingState, sequence: StepSequence) -> tuple[TrainingState, dict[str, jax.Array]]:
-        gradients, metrics = jax.grad(loss_fn, has_aux=True)(state.params, state.target_params, _by_time(sequence))
+        gradients, metrics = jax.grad(loss_fn, has_aux=True)(state.params, state.target_params, by_time(sequence))
         updates, opt_state = optimizer.update(gradients, state.opt_state)
         params = optax.apply_updates(state.params, updates)
         steps = state.steps + 1

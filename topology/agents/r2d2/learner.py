@@ -15,6 +15,7 @@ import rlax
 from topology.agents.core.learner import UpdateOutput
 from topology.agents.core.parallel import join_updates, split_updates
 from topology.agents.core.sequences import StepSequence
+from topology.agents.core.updates import by_time, falling_rate
 from topology.agents.dqn.losses import importance_weights
 from topology.agents.r2d2 import losses
 from topology.agents.r2d2.config import R2D2Config
@@ -40,10 +41,7 @@ Update = Callable[[TrainingState, StepSequence, Any], tuple[TrainingState, Updat
 
 
 def _make_optimizer(config: R2D2Config) -> optax.GradientTransformation:
-    # A schedule in any case, so that a state fits also a run of another length.
-    rate = optax.constant_schedule(config.learning_rate)
-    if config.num_updates is not None:
-        rate = optax.linear_schedule(config.learning_rate, config.final_learning_rate, config.num_updates)
+    rate = falling_rate(config.learning_rate, config.final_learning_rate, config.num_updates)
     adam = optax.adam(rate, eps=config.adam_epsilon)
     # As one vector: a step for each small array would take longer to compile than the network does.
     return optax.flatten(optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), adam))
@@ -71,12 +69,6 @@ def _make_initialise(
         return TrainingState(params, params, _make_optimizer(config).init(params), jnp.zeros((), jnp.int32))
 
     return initialise
-
-
-def _by_time(sequence: StepSequence) -> StepSequence:
-    """Sequences `[B, T, ...]` as `[T, B, ...]`; the state has no axis T."""
-    moved: StepSequence = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequence._replace(state=()))
-    return moved._replace(state=sequence.state)
 
 
 def _inputs(sequence: StepSequence) -> tuple[Any, jax.Array, jax.Array, Any]:
@@ -125,7 +117,7 @@ def make_update(network: RecurrentQNetwork, config: R2D2Config) -> Update:
         sequence, probability = batch
         weights = importance_weights(probability, config.importance_sampling_exponent)
         gradient_fn = jax.value_and_grad(loss_fn, has_aux=True)
-        (loss, priority), gradients = gradient_fn(state.params, state.target_params, _by_time(sequence), weights)
+        (loss, priority), gradients = gradient_fn(state.params, state.target_params, by_time(sequence), weights)
         updates, opt_state = optimizer.update(gradients, state.opt_state)
         params = optax.apply_updates(state.params, updates)
         steps = state.steps + 1
