@@ -11,6 +11,7 @@ from topology.agents.core.transitions import NStepTransitionAdder, Transition, t
 from topology.agents.core.types import Variables
 from topology.agents.core.variables import VariableClient
 from topology.agents.dqn.actor import DQNActor, make_greedy, make_policy
+from topology.agents.dqn.config import DQNConfig
 from topology.agents.dqn.networks import make_network
 from topology.environments import Catch, make_environment_spec
 from topology.nodes.replay import Client, Table, rate_limiters, selectors
@@ -23,7 +24,7 @@ class Source:
     """Weights under which the action `best` is the best everywhere."""
 
     def __init__(self, best):
-        network = make_network(SPEC, (4,))
+        network = make_network(DQNConfig(hidden_sizes=(4,)), SPEC)
         self.params = jax.tree.map(
             np.zeros_like, jax.jit(network.init)(jax.random.key(0), np.zeros((1, 10, 5), np.float32))
         )
@@ -33,7 +34,7 @@ class Source:
     def prefer(self, action):
         bias = np.eye(3, dtype=np.float32)[action]
         self.params = {
-            "params": {**self.params["params"], "Dense_1": {**self.params["params"]["Dense_1"], "bias": bias}}
+            "params": {**self.params["params"], "advantage_1": {**self.params["params"]["advantage_1"], "bias": bias}}
         }
         self.version += 1
 
@@ -44,7 +45,7 @@ class Source:
 def make_actor(source, epsilon, *, seed=0, adder=None):
     client = VariableClient(source, ["policy"], update_period=1)
     client.update_and_wait()
-    policy = make_greedy(make_network(SPEC, (4,)))
+    policy = make_greedy(make_network(DQNConfig(hidden_sizes=(4,)), SPEC))
     return DQNActor(
         policy=policy, num_actions=3, epsilon=epsilon, client=client, random=np.random.default_rng(seed), adder=adder
     )
@@ -79,7 +80,7 @@ def test_a_seed_fixes_the_exploration():
 
 
 def test_the_policy_of_many_observations_takes_the_best_action_but_for_each_rows_epsilon():
-    agent = make_policy(make_network(SPEC, (4,)))
+    agent = make_policy(make_network(DQNConfig(hidden_sizes=(4,)), SPEC))
     boards = np.zeros((4000, 10, 5), np.float32)
     epsilons = np.repeat(np.float32([0.0, 0.3, 1.0, 0.0]), 1000)
     policy = WeightedPolicy(agent, seed=1)
@@ -88,12 +89,13 @@ def test_the_policy_of_many_observations_takes_the_best_action_but_for_each_rows
     np.testing.assert_allclose(others.mean(axis=1), [0, 0.2, 2 / 3, 0], atol=0.05)
     again = policy(boards, None, epsilons).action.reshape(4, 1000) != 1
     assert (again[1] != others[1]).any(), "each call explores anew"
-    assert make_policy(make_network(SPEC, (4,))) is agent
+    assert make_policy(make_network(DQNConfig(hidden_sizes=(4,)), SPEC)) is agent
 
 
-def test_the_best_action_is_that_of_the_network():
-    network = make_network(SPEC, (8, 16))
-    boards = np.random.default_rng(0).standard_normal((50, 10, 5), np.float32)
+@pytest.mark.parametrize("heads", [{}, {"dueling": True}, {"dueling": True, "num_quantiles": 5}])
+def test_the_best_action_is_that_of_the_network(heads):
+    network = make_network(DQNConfig(hidden_sizes=(32, 16), **heads), SPEC)
+    boards = np.random.default_rng(0).standard_normal((500, 10, 5), np.float32)
     params = jax.device_get(jax.jit(network.init)(jax.random.key(3), boards))
     greedy = make_greedy(network)(params)
     best = np.asarray(jax.jit(network.apply)(params, boards)).argmax(axis=-1)
@@ -103,13 +105,13 @@ def test_the_best_action_is_that_of_the_network():
 
 def test_images_pass_convolutions():
     images = SPEC._replace(observations=specs.BoundedArray((36, 36, 2), np.uint8, 0, 255))
-    network = make_network(images, (16,))
+    network = make_network(DQNConfig(hidden_sizes=(16,)), images)
     assert network.is_image
     images = jax.ShapeDtypeStruct((5, 36, 36, 2), np.uint8)
     params = jax.eval_shape(network.init, jax.random.key(0), images)
     assert "ImageTorso_0" in params["params"]
     assert jax.eval_shape(network.apply, params, images).shape == (5, 3)
-    assert not make_network(SPEC, (16,)).is_image
+    assert not make_network(DQNConfig(hidden_sizes=(16,)), SPEC).is_image
 
 
 class Replay:

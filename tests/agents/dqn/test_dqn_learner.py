@@ -55,7 +55,7 @@ class Replay:
 @pytest.fixture
 def make_learner(rows, clock):
     def make(batches, *, config=CONFIG, counter=None, checkpointer=None, seed=1):
-        network = make_network(SPEC, config.hidden_sizes)
+        network = make_network(config, SPEC)
         return Learner(
             state=make_initial_state(network, SPEC, config, seed),
             update=make_update(network, config),
@@ -80,7 +80,7 @@ def same(first, second):
 
 def test_one_call_is_as_many_updates_as_it_says(make_learner):
     batch = make_batch()
-    network = make_network(SPEC, CONFIG.hidden_sizes)
+    network = make_network(CONFIG, SPEC)
     together, _ = make_update(network, CONFIG)(
         make_initial_state(network, SPEC, CONFIG, 1), batch.data, batch.probabilities
     )
@@ -95,7 +95,7 @@ def test_one_call_is_as_many_updates_as_it_says(make_learner):
 
 
 def test_the_target_network_is_a_copy_after_the_call_in_which_its_period_ends():
-    network = make_network(SPEC, CONFIG.hidden_sizes)
+    network = make_network(CONFIG, SPEC)
     first = state = make_initial_state(network, SPEC, CONFIG, 1)
     update = make_update(network, CONFIG)
     states = []
@@ -127,7 +127,7 @@ def test_priorities_are_errors_in_the_order_of_the_batch(make_learner):
     replay = Replay([make_batch()])
     config = DQNConfig(**{**vars(CONFIG), "updates_per_call": 1, "batch_size": SIZE})
     make_learner(replay, config=config).step()
-    network, batch = make_network(SPEC, config.hidden_sizes), make_batch()
+    network, batch = make_network(config, SPEC), make_batch()
     state = make_initial_state(network, SPEC, config, 1)
     chosen = np.asarray(network.apply(state.params, batch.data.o_tm1))[np.arange(SIZE), batch.data.a_tm1]
     following = np.asarray(network.apply(state.params, batch.data.o_t))
@@ -218,7 +218,7 @@ def test_a_state_fits_a_run_of_another_length(make_learner, tmp_path):
 
 
 def test_the_learning_rate_falls_to_its_end():
-    network = make_network(SPEC, CONFIG.hidden_sizes)
+    network = make_network(CONFIG, SPEC)
     config = DQNConfig(**{**vars(CONFIG), "final_learning_rate": 1e-9, "max_actor_steps": 1000, "min_replay_size": 999})
     assert config.num_updates == round(32 / 4)
     update, batch = make_update(network, config), make_batch()
@@ -226,7 +226,7 @@ def test_the_learning_rate_falls_to_its_end():
     for _ in range(4):
         states.append(update(states[-1], batch.data, batch.probabilities)[0])
     moved = [
-        not np.allclose(*(s.params["params"]["Dense_1"]["bias"] for s in pair), atol=1e-6)
+        not np.allclose(*(s.params["params"]["advantage_1"]["bias"] for s in pair), atol=1e-6)
         for pair in itertools.pairwise(states)
     ]
     assert moved == [True, True, True, False]

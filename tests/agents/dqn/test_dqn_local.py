@@ -30,7 +30,7 @@ def test_the_same_seed_gives_the_same_run_to_the_bit():
         variables = run.learner.get_variables(["policy"])
         run.close()
         assert variables.version > 10
-        return variables.values[0]["params"]["Dense_0"]["kernel"]
+        return variables.values[0]["params"]["advantage_0"]["kernel"]
 
     first, second, other = weights(1), weights(1), weights(2)
     np.testing.assert_array_equal(first, second)

@@ -12,10 +12,11 @@ from topology.agents.core.checkpoint import Checkpointer
 from topology.agents.core.config import AgentConfig
 from topology.agents.core.counter import ChildCounter
 from topology.agents.core.inference import ServedPolicy
-from topology.agents.core.learner import Learner
+from topology.agents.core.learner import Learner, Learning, zeros_like_spec
 from topology.agents.core.loop import EnvironmentLoop
 from topology.agents.core.metrics import RowWriter
 from topology.agents.core.policy import LocalPolicy, Policy
+from topology.agents.core.replay import ReplayBatches
 from topology.agents.core.seeding import derive_seed
 from topology.agents.core.types import Actor, Adder, VariableSource
 from topology.agents.core.variables import VariableClient
@@ -127,6 +128,9 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
         return EnvironmentLoop(self.make_environment(), self.make_evaluation_actor(client), should_stop=stop.is_set)
 
     @abc.abstractmethod
+    def make_learning(self) -> Learning[Any]:
+        """What the learner of this agent learns, and from which table."""
+
     def make_learner(
         self,
         replay: Client,
@@ -138,3 +142,19 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
         checkpointer: Checkpointer | None = None,
     ) -> Learner[Any]:
         """The learner, restored from the newest checkpoint if there is one. `prefetch`: batches requested ahead."""
+        learning, config = self.make_learning(), self.config
+        batch_size = config.items_per_call
+        return Learner(
+            state=learning.state,
+            update=learning.update,
+            updates_per_call=config.updates_per_call,
+            variables=learning.variables,
+            replay=ReplayBatches(replay, table=learning.table, batch_size=batch_size, prefetch=prefetch),
+            example=zeros_like_spec(learning.signature, batch_size),
+            counts=counts,
+            metrics=metrics,
+            stop=stop,
+            checkpointer=checkpointer,
+            checkpoint_period_s=config.checkpoint_period_s,
+            remedy=learning.remedy,
+        )

@@ -14,11 +14,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-__all__ = ["NATURE_LAYERS", "Convolution", "ImageTorso"]
+__all__ = ["NATURE_LAYERS", "SMALL_LAYERS", "Convolution", "ImageTorso"]
 
 NATURE_LAYERS = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """Features, kernel and stride of the convolutions of Mnih et al., "Human-level control through deep reinforcement
 learning", 2015."""
+SMALL_LAYERS = ((16, 8, 4), (32, 4, 2))
+"""Those of Mnih et al., "Playing Atari with Deep Reinforcement Learning", 2013."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
@@ -19,7 +20,9 @@ from topology.agents.core.types import Variables
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
 
-__all__ = ["Learner", "LearnerState", "UpdateOutput", "zeros_like_spec"]
+__all__ = ["Learner", "LearnerState", "Learning", "UpdateOutput", "zeros_like_spec"]
+
+_REMEDY = "lower learning_rate or max_gradient_norm"
 
 
 class LearnerState(Protocol):
@@ -43,6 +46,27 @@ class UpdateOutput(NamedTuple):
 
 StateT = TypeVar("StateT", bound=LearnerState)
 Update = Callable[[StateT, Any, Any], tuple[StateT, UpdateOutput]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning(Generic[StateT]):
+    """What an agent learns, and from which table; `AgentBuilder.make_learner` makes a learner of it.
+
+    Attributes:
+        state: before the first update.
+        update: see `Learner`.
+        variables: see `Learner`; the one that actors pull among them.
+        table: name of the table of the items.
+        signature: of its items, a tree of specs.
+        remedy: what to do when the loss is not finite; part of the error's text.
+    """
+
+    state: StateT
+    update: Update[StateT]
+    variables: Mapping[str, Callable[[StateT], Any]]
+    table: str
+    signature: Any
+    remedy: str = _REMEDY
 
 
 def zeros_like_spec(signature: Any, batch_size: int) -> Any:
@@ -84,7 +108,7 @@ class Learner(Generic[StateT]):
         stop: StopToken,
         checkpointer: Checkpointer | None = None,
         checkpoint_period_s: float = 60.0,
-        remedy: str = "lower learning_rate or max_gradient_norm",
+        remedy: str = _REMEDY,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._update = update

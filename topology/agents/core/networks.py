@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from dm_env import specs
 
+from topology.agents.core.convolution import SMALL_LAYERS, ImageTorso
+
 __all__ = ["LSTM", "Torso", "is_image"]
 
 
@@ -22,7 +24,7 @@ def is_image(observations: specs.Array) -> bool:
 class Torso(nn.Module):
     """Features of observations: `[..., *observation]` to `[..., hidden_sizes[-1]]`, with any leading axes.
 
-    Observations are flattened. Images are scaled to 0..1 and pass two convolutions first.
+    Observations are flattened. Images pass two convolutions first, see `ImageTorso`.
 
     Attributes:
         hidden_sizes: widths of the hidden layers.
@@ -37,11 +39,10 @@ class Torso(nn.Module):
     @nn.compact
     def __call__(self, observations: jax.Array) -> jax.Array:
         leading = observations.shape[: observations.ndim - self.observation_rank]
-        hidden = observations.astype(jnp.float32)
         if self.is_image:
-            hidden = hidden.reshape((-1, *observations.shape[-3:])) / 255.0
-            hidden = nn.relu(nn.Conv(16, (8, 8), (4, 4))(hidden))
-            hidden = nn.relu(nn.Conv(32, (4, 4), (2, 2))(hidden))
+            hidden = ImageTorso(SMALL_LAYERS)(observations.reshape((-1, *observations.shape[-3:])))
+        else:
+            hidden = observations.astype(jnp.float32)
         hidden = hidden.reshape((*leading, -1))
         for size in self.hidden_sizes:
             hidden = nn.relu(nn.Dense(size)(hidden))

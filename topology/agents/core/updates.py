@@ -8,7 +8,7 @@ import optax
 
 from topology.agents.core.sequences import StepSequence
 
-__all__ = ["by_time", "falling_rate"]
+__all__ = ["by_time", "falling_rate", "importance_weights"]
 
 
 def falling_rate(initial: float, final: float, num_updates: int | None, constant_part: float = 0.0) -> optax.Schedule:
@@ -33,3 +33,12 @@ def by_time(sequence: StepSequence) -> StepSequence:
     """Sequences `[B, T, ...]` as `[T, B, ...]`; the state has no axis T."""
     moved: StepSequence = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), sequence._replace(state=()))
     return moved._replace(state=sequence.state)
+
+
+def importance_weights(probability: jax.Array, exponent: float) -> jax.Array:
+    """Weights that undo prioritized sampling, the largest of them 1; `[B]` to `[B]`.
+
+    Source: Schaul et al., "Prioritized Experience Replay", 2016, arXiv:1511.05952, section 3.4.
+    """
+    weights = (1.0 / probability) ** exponent
+    return weights / jnp.max(weights)

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 from topology.agents.core.builder import EXPLORATION, WEIGHTS, AgentBuilder
-from topology.agents.core.checkpoint import Checkpointer
-from topology.agents.core.counter import ChildCounter
-from topology.agents.core.learner import Learner, zeros_like_spec
-from topology.agents.core.metrics import RowWriter
+from topology.agents.core.learner import Learning
 from topology.agents.core.policy import LocalPolicy, Policy
-from topology.agents.core.replay import ReplayBatches
 from topology.agents.core.transitions import NStepTransitionAdder, transition_signature
 from topology.agents.core.types import Adder
 from topology.agents.core.variables import VariableClient
 from topology.agents.dmpo.actor import DMPOActor, make_policy
 from topology.agents.dmpo.config import TABLE, DMPOConfig
 from topology.agents.dmpo.learner import TrainingState, make_initial_state, make_networks, make_update
-from topology.context import StopToken
 from topology.environments import EnvironmentFactory
 from topology.environments.specs import EnvironmentSpec
 from topology.nodes.replay import Client
@@ -55,30 +50,14 @@ class DMPOBuilder(AgentBuilder[DMPOConfig]):
         policy = make_policy(self._networks.policy, self.spec.actions.shape, explore=False)
         return DMPOActor(LocalPolicy(policy, client, seed=0))
 
-    def make_learner(
-        self,
-        replay: Client,
-        *,
-        counts: ChildCounter,
-        metrics: RowWriter,
-        stop: StopToken,
-        prefetch: int,
-        checkpointer: Checkpointer | None = None,
-    ) -> Learner[Any]:
-        config = self.config
-        return Learner[TrainingState](
-            state=make_initial_state(self._networks, self.spec, config, self.seed(WEIGHTS)),
-            update=make_update(self._networks, config),
-            updates_per_call=config.updates_per_call,
+    def make_learning(self) -> Learning[TrainingState]:
+        return Learning(
+            state=make_initial_state(self._networks, self.spec, self.config, self.seed(WEIGHTS)),
+            update=make_update(self._networks, self.config),
             variables={
                 "policy": lambda state: state.target_params.policy,
                 "critic": lambda state: state.target_params.critic,
             },
-            replay=ReplayBatches(replay, table=TABLE, batch_size=config.items_per_call, prefetch=prefetch),
-            example=zeros_like_spec(transition_signature(self.spec), config.items_per_call),
-            counts=counts,
-            metrics=metrics,
-            stop=stop,
-            checkpointer=checkpointer,
-            checkpoint_period_s=config.checkpoint_period_s,
+            table=TABLE,
+            signature=transition_signature(self.spec),
         )

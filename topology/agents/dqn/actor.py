@@ -14,7 +14,7 @@ import numpy as np
 from topology.agents.core.policy import Policy, PolicyOutput
 from topology.agents.core.types import Adder
 from topology.agents.core.variables import VariableClient
-from topology.agents.dqn.networks import QNetwork, normalize
+from topology.agents.dqn.networks import ADVANTAGE, QNetwork, normalize
 
 __all__ = ["DQNActor", "make_greedy", "make_policy"]
 
@@ -27,7 +27,7 @@ def make_greedy(network: QNetwork) -> Callable[[Any], Greedy]:
     """A function that takes weights, numpy arrays, once for each version of them."""
     if not network.is_image:
         # For a few hundred kilobytes of weights, calling a compiled function costs more than the arithmetic.
-        return functools.partial(_greedy_on_host, len(network.hidden_sizes))
+        return functools.partial(_greedy_on_host, len(network.hidden_sizes), network.num_actions)
 
     @jax.jit
     def best_action(params: Any, observation: jax.Array) -> jax.Array:
@@ -40,15 +40,18 @@ def make_greedy(network: QNetwork) -> Callable[[Any], Greedy]:
     return greedy
 
 
-def _greedy_on_host(num_hidden: int, params: Any) -> Greedy:
-    dense = [params["params"][f"Dense_{i}"] for i in range(num_hidden + 1)]
+def _greedy_on_host(num_hidden: int, num_actions: int, params: Any) -> Greedy:
+    dense = [params["params"][f"{ADVANTAGE}_{i}"] for i in range(num_hidden + 1)]
     *hidden, last = [(np.asarray(layer["kernel"]), np.asarray(layer["bias"])) for layer in dense]
+    # The mean over the quantiles is taken of the weights, once.
+    kernel_of_mean = last[0].reshape(len(last[0]), -1, num_actions).mean(axis=1)
+    bias_of_mean = last[1].reshape(-1, num_actions).mean(axis=0)
 
     def best_action(observation: Any) -> int:
         values = np.asarray(observation, np.float32).reshape(-1)
         for kernel, bias in hidden:
             values = np.maximum(normalize(values @ kernel + bias), 0)
-        return int(np.argmax(values @ last[0] + last[1]))
+        return int(np.argmax(values @ kernel_of_mean + bias_of_mean))
 
     return best_action
 

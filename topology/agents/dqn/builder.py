@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from topology.agents.core.builder import EXPLORATION, WEIGHTS, AgentBuilder
-from topology.agents.core.checkpoint import Checkpointer
-from topology.agents.core.counter import ChildCounter
-from topology.agents.core.learner import Learner, zeros_like_spec
-from topology.agents.core.metrics import RowWriter
+from topology.agents.core.learner import Learning
 from topology.agents.core.policy import Policy
-from topology.agents.core.replay import ReplayBatches
 from topology.agents.core.transitions import NStepTransitionAdder, transition_signature
 from topology.agents.core.types import Adder
 from topology.agents.core.variables import VariableClient
@@ -21,7 +17,6 @@ from topology.agents.dqn.config import DQNConfig
 from topology.agents.dqn.learner import TrainingState, make_initial_state, make_update
 from topology.agents.dqn.networks import make_network
 from topology.agents.dqn.replay import TABLE
-from topology.context import StopToken
 from topology.environments import EnvironmentFactory
 from topology.environments.specs import EnvironmentSpec
 from topology.nodes.replay import Client
@@ -37,7 +32,7 @@ class DQNBuilder(AgentBuilder[DQNConfig]):
         self, config: DQNConfig, spec: EnvironmentSpec, environment: str | EnvironmentFactory, node_seed: int
     ) -> None:
         super().__init__(config, spec, environment, node_seed)
-        self._network = make_network(spec, config.hidden_sizes)
+        self._network = make_network(config, spec)
 
     def make_adder(self, replay: Client, *, max_in_flight: int) -> NStepTransitionAdder:
         n_step = self.config.n_step
@@ -67,28 +62,12 @@ class DQNBuilder(AgentBuilder[DQNConfig]):
     def make_policy(self) -> Policy:
         return make_policy(self._network)
 
-    def make_learner(
-        self,
-        replay: Client,
-        *,
-        counts: ChildCounter,
-        metrics: RowWriter,
-        stop: StopToken,
-        prefetch: int,
-        checkpointer: Checkpointer | None = None,
-    ) -> Learner[Any]:
-        config = self.config
-        return Learner[TrainingState](
-            state=make_initial_state(self._network, self.spec, config, self.seed(WEIGHTS)),
-            update=make_update(self._network, config),
-            updates_per_call=config.updates_per_call,
+    def make_learning(self) -> Learning[TrainingState]:
+        return Learning(
+            state=make_initial_state(self._network, self.spec, self.config, self.seed(WEIGHTS)),
+            update=make_update(self._network, self.config),
             variables={"policy": lambda state: state.params, "target": lambda state: state.target_params},
-            replay=ReplayBatches(replay, table=TABLE, batch_size=config.items_per_call, prefetch=prefetch),
-            example=zeros_like_spec(transition_signature(self.spec), config.items_per_call),
-            counts=counts,
-            metrics=metrics,
-            stop=stop,
-            checkpointer=checkpointer,
-            checkpoint_period_s=config.checkpoint_period_s,
+            table=TABLE,
+            signature=transition_signature(self.spec),
             remedy="lower learning_rate or max_gradient_norm, or clip the rewards with max_abs_reward",
         )

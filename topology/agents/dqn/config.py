@@ -21,6 +21,11 @@ class DQNConfig(ReplayConfig):
 
     Attributes:
         hidden_sizes: widths of the hidden layers after the flattened input, or after the convolutions of an image.
+        dueling: whether the network has a stream for the value of the state and one for what each action adds to it.
+        double_q: whether the network itself chooses the action whose value the target network gives, or the target
+            network does both.
+        num_quantiles: quantiles of the return that are learned, in place of its mean, by quantile regression; 1 for the
+            mean.
         discount: factor for each step.
         n_step: steps of a transition.
         max_abs_reward: rewards of a transition are clipped to this; None to leave them as they are.
@@ -29,7 +34,7 @@ class DQNConfig(ReplayConfig):
             say how many updates there will be.
         constant_rate_part: how long it is constant: a run that gets on late is not slowed down before it does.
         max_gradient_norm: gradients are scaled down to this global norm.
-        huber_delta: the loss is quadratic up to this error and linear above.
+        huber_delta: the loss is quadratic up to this error and linear above; also that of quantile regression.
         target_update_period: updates from one copy of the network to the target network to the next; the copy is made
             after the call of the learner (`updates_per_call`) in which the period ends.
         priority_exponent: how strongly errors decide what is sampled; 0 for uniform.
@@ -38,6 +43,9 @@ class DQNConfig(ReplayConfig):
     """
 
     hidden_sizes: tuple[int, ...] = (64, 64)
+    dueling: bool = False
+    double_q: bool = True
+    num_quantiles: int = 1
     discount: float = 0.99
     n_step: int = 3
     max_abs_reward: float | None = None
@@ -61,7 +69,7 @@ class DQNConfig(ReplayConfig):
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
-        yield from self.below_one("num_caches", "n_step", "target_update_period")
+        yield from self.below_one("num_caches", "num_quantiles", "n_step", "target_update_period")
         yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm", "huber_delta")
         yield from self.outside_unit("discount", "priority_exponent", "importance_sampling_exponent")
         yield from self.outside_unit("evaluator_epsilon", "constant_rate_part")

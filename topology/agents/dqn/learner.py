@@ -14,7 +14,7 @@ import optax
 from topology.agents.core.learner import UpdateOutput
 from topology.agents.core.parallel import join_updates, split_updates
 from topology.agents.core.transitions import Transition
-from topology.agents.core.updates import falling_rate
+from topology.agents.core.updates import falling_rate, importance_weights
 from topology.agents.dqn import losses
 from topology.agents.dqn.config import DQNConfig
 from topology.agents.dqn.networks import QNetwork
@@ -69,37 +69,36 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
     """
     optimizer = _make_optimizer(config)
 
-    def values(params: Any, observations: jax.Array) -> jax.Array:
-        result = network.apply(params, observations)
+    def quantiles(params: Any, observations: jax.Array) -> jax.Array:
+        result = network.apply(params, observations, method="quantiles")
         assert isinstance(result, jax.Array)  # not a pair: no collection is mutable
         return result
 
     def loss_fn(
-        params: Any, transition: Transition, q_t_value: jax.Array, weights: jax.Array
+        params: Any, transition: Transition, dist_t: jax.Array, weights: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         reward = transition.r_t
         if config.max_abs_reward is not None:
             reward = jnp.clip(reward, -config.max_abs_reward, config.max_abs_reward)
-        result = losses.double_q_loss(
-            q_tm1=values(params, transition.o_tm1),
-            a_tm1=transition.a_tm1,
-            r_t=reward,
-            discount_t=transition.discount_t,
-            q_t_value=q_t_value,
-            q_t_selector=values(params, transition.o_t),
-            weights=weights,
-            huber_delta=config.huber_delta,
-        )
+        common: dict[str, Any] = {"a_tm1": transition.a_tm1, "r_t": reward, "discount_t": transition.discount_t}
+        common.update(weights=weights, huber_delta=config.huber_delta)
+        dist_tm1 = quantiles(params, transition.o_tm1)
+        selector = quantiles(params, transition.o_t) if config.double_q else dist_t
+        if network.num_quantiles > 1:
+            result = losses.quantile_loss(dist_tm1=dist_tm1, dist_t=dist_t, dist_t_selector=selector, **common)
+        else:
+            q_tm1, q_t, q_selector = (jnp.squeeze(dist, 1) for dist in (dist_tm1, dist_t, selector))
+            result = losses.double_q_loss(q_tm1=q_tm1, q_t_value=q_t, q_t_selector=q_selector, **common)
         return result.loss, result.td_error
 
     def update_once(
         learned: tuple[Any, optax.OptState], batch: tuple[Transition, jax.Array, jax.Array]
     ) -> tuple[tuple[Any, optax.OptState], tuple[jax.Array, jax.Array]]:
         params, opt_state = learned
-        transition, q_t_value, probability = batch
-        weights = losses.importance_weights(probability, config.importance_sampling_exponent)
+        transition, dist_t, probability = batch
+        weights = importance_weights(probability, config.importance_sampling_exponent)
         gradient_fn = jax.value_and_grad(loss_fn, has_aux=True)
-        (loss, td_error), gradients = gradient_fn(params, transition, q_t_value, weights)
+        (loss, td_error), gradients = gradient_fn(params, transition, dist_t, weights)
         updates, opt_state = optimizer.update(gradients, opt_state)
         return (optax.apply_updates(params, updates), opt_state), (loss, jnp.abs(td_error) + _MIN_PRIORITY)
 
@@ -109,8 +108,8 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
     ) -> tuple[TrainingState, UpdateOutput]:
         transitions = Transition(*transitions)
         # The target network stands still within a call: one evaluation for all batches, and no copy in the loop.
-        q_t_value = values(state.target_params, transitions.o_t)
-        batches = split_updates((transitions, q_t_value, probabilities), config.updates_per_call)
+        dist_t = quantiles(state.target_params, transitions.o_t)
+        batches = split_updates((transitions, dist_t, probabilities), config.updates_per_call)
         (params, opt_state), (loss, priorities) = jax.lax.scan(update_once, (state.params, state.opt_state), batches)
         steps = state.steps + config.updates_per_call
         period = config.target_update_period

@@ -6,12 +6,8 @@ import operator
 from typing import final
 
 from topology.agents.core.builder import EXPLORATION, WEIGHTS, AgentBuilder
-from topology.agents.core.checkpoint import Checkpointer
-from topology.agents.core.counter import ChildCounter
-from topology.agents.core.learner import Learner, zeros_like_spec
-from topology.agents.core.metrics import RowWriter
+from topology.agents.core.learner import Learning
 from topology.agents.core.policy import LocalPolicy, Policy
-from topology.agents.core.replay import ReplayBatches
 from topology.agents.core.sequences import SequenceAdder
 from topology.agents.core.types import Adder
 from topology.agents.core.variables import VariableClient
@@ -20,7 +16,6 @@ from topology.agents.impala.config import IMPALAConfig
 from topology.agents.impala.learner import TrainingState, make_initial_state, make_update
 from topology.agents.impala.networks import make_network
 from topology.agents.impala.replay import TABLE, signature
-from topology.context import StopToken
 from topology.environments import EnvironmentFactory
 from topology.environments.specs import EnvironmentSpec
 from topology.nodes.replay import Client
@@ -62,28 +57,12 @@ class IMPALABuilder(AgentBuilder[IMPALAConfig]):
     def _make_actor(self, agent: Policy, client: VariableClient, adder: Adder | None = None) -> IMPALAActor:
         return IMPALAActor(agent=agent, policy=LocalPolicy(agent, client, seed=self.seed(EXPLORATION)), adder=adder)
 
-    def make_learner(
-        self,
-        replay: Client,
-        *,
-        counts: ChildCounter,
-        metrics: RowWriter,
-        stop: StopToken,
-        prefetch: int,
-        checkpointer: Checkpointer | None = None,
-    ) -> Learner[TrainingState]:
-        config = self.config
-        return Learner(
-            state=make_initial_state(self._network, self.spec, config, self.seed(WEIGHTS)),
-            update=make_update(self._network, config),
-            updates_per_call=config.updates_per_call,
+    def make_learning(self) -> Learning[TrainingState]:
+        return Learning(
+            state=make_initial_state(self._network, self.spec, self.config, self.seed(WEIGHTS)),
+            update=make_update(self._network, self.config),
             variables={self.policy_variable: operator.attrgetter("params")},
-            replay=ReplayBatches(replay, table=TABLE, batch_size=config.items_per_call, prefetch=prefetch),
-            example=zeros_like_spec(signature(config, self.spec), config.items_per_call),
-            counts=counts,
-            metrics=metrics,
-            stop=stop,
-            checkpointer=checkpointer,
-            checkpoint_period_s=config.checkpoint_period_s,
+            table=TABLE,
+            signature=signature(self.config, self.spec),
             remedy="lower learning_rate or max_gradient_norm, or clip the rewards with max_abs_reward",
         )

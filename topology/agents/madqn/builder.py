@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from topology.agents.core.builder import EXPLORATION, WEIGHTS, AgentBuilder
-from topology.agents.core.checkpoint import Checkpointer
-from topology.agents.core.counter import ChildCounter
-from topology.agents.core.learner import Learner, zeros_like_spec
-from topology.agents.core.metrics import RowWriter
-from topology.agents.core.replay import ReplayBatches
+from topology.agents.core.learner import Learning
 from topology.agents.core.sequences import SequenceAdder
 from topology.agents.core.types import Adder, VariableSource
 from topology.agents.core.variables import VariableClient
@@ -20,7 +16,6 @@ from topology.agents.madqn.config import MADQNConfig
 from topology.agents.madqn.learner import TrainingState, make_initial_state, make_update
 from topology.agents.madqn.networks import make_team_network
 from topology.agents.madqn.team import TABLE, make_team, signature
-from topology.context import StopToken
 from topology.environments import EnvironmentFactory
 from topology.environments.specs import EnvironmentSpec
 from topology.nodes.replay import Client
@@ -75,28 +70,11 @@ class MADQNBuilder(AgentBuilder[MADQNConfig]):
     def make_evaluation_actor(self, client: VariableClient) -> MADQNActor:
         return self.make_actor(client, exploration=None, adder=None)
 
-    def make_learner(
-        self,
-        replay: Client,
-        *,
-        counts: ChildCounter,
-        metrics: RowWriter,
-        stop: StopToken,
-        prefetch: int,
-        checkpointer: Checkpointer | None = None,
-    ) -> Learner[Any]:
-        config = self.config
-        batches = ReplayBatches(replay, table=TABLE, batch_size=config.items_per_call, prefetch=prefetch)
-        return Learner[TrainingState](
-            state=make_initial_state(self._network, self.spec, config, self.seed(WEIGHTS)),
-            update=make_update(self._network, config),
-            updates_per_call=config.updates_per_call,
+    def make_learning(self) -> Learning[TrainingState]:
+        return Learning(
+            state=make_initial_state(self._network, self.spec, self.config, self.seed(WEIGHTS)),
+            update=make_update(self._network, self.config),
             variables={POLICY: lambda state: state.params, EPSILON: lambda state: state.epsilon},
-            replay=batches,
-            example=zeros_like_spec(signature(config, self.spec), config.items_per_call),
-            counts=counts,
-            metrics=metrics,
-            stop=stop,
-            checkpointer=checkpointer,
-            checkpoint_period_s=config.checkpoint_period_s,
+            table=TABLE,
+            signature=signature(self.config, self.spec),
         )

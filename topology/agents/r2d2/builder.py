@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 import numpy as np
 
 from topology.agents.core.builder import EXPLORATION, WEIGHTS, AgentBuilder
-from topology.agents.core.checkpoint import Checkpointer
-from topology.agents.core.counter import ChildCounter
-from topology.agents.core.learner import Learner, zeros_like_spec
-from topology.agents.core.metrics import RowWriter
+from topology.agents.core.learner import Learning
 from topology.agents.core.policy import Policy
-from topology.agents.core.replay import ReplayBatches
 from topology.agents.core.sequences import SequenceAdder
 from topology.agents.core.types import Adder
 from topology.agents.core.variables import VariableClient
@@ -21,7 +17,6 @@ from topology.agents.r2d2.config import R2D2Config
 from topology.agents.r2d2.learner import TrainingState, make_initial_state, make_update
 from topology.agents.r2d2.networks import make_network
 from topology.agents.r2d2.state import TABLE, signature
-from topology.context import StopToken
 from topology.environments import EnvironmentFactory
 from topology.environments.specs import EnvironmentSpec
 from topology.nodes.replay import Client
@@ -67,28 +62,11 @@ class R2D2Builder(AgentBuilder[R2D2Config]):
     def make_evaluation_actor(self, client: VariableClient) -> R2D2Actor:
         return self.make_actor(client, exploration=self.config.evaluator_epsilon, adder=None)
 
-    def make_learner(
-        self,
-        replay: Client,
-        *,
-        counts: ChildCounter,
-        metrics: RowWriter,
-        stop: StopToken,
-        prefetch: int,
-        checkpointer: Checkpointer | None = None,
-    ) -> Learner[Any]:
-        config = self.config
-        batches = ReplayBatches(replay, table=TABLE, batch_size=config.items_per_call, prefetch=prefetch)
-        return Learner[TrainingState](
-            state=make_initial_state(self._network, self.spec, config, self.seed(WEIGHTS)),
-            update=make_update(self._network, config),
-            updates_per_call=config.updates_per_call,
+    def make_learning(self) -> Learning[TrainingState]:
+        return Learning(
+            state=make_initial_state(self._network, self.spec, self.config, self.seed(WEIGHTS)),
+            update=make_update(self._network, self.config),
             variables={"policy": lambda state: state.params, "target": lambda state: state.target_params},
-            replay=batches,
-            example=zeros_like_spec(signature(config, self.spec), config.items_per_call),
-            counts=counts,
-            metrics=metrics,
-            stop=stop,
-            checkpointer=checkpointer,
-            checkpoint_period_s=config.checkpoint_period_s,
+            table=TABLE,
+            signature=signature(self.config, self.spec),
         )

@@ -15,8 +15,7 @@ import rlax
 from topology.agents.core.learner import UpdateOutput
 from topology.agents.core.parallel import join_updates, split_updates
 from topology.agents.core.sequences import StepSequence
-from topology.agents.core.updates import by_time, falling_rate
-from topology.agents.dqn.losses import importance_weights
+from topology.agents.core.updates import by_time, falling_rate, importance_weights
 from topology.agents.r2d2 import losses
 from topology.agents.r2d2.config import R2D2Config
 from topology.agents.r2d2.networks import RecurrentQNetwork
