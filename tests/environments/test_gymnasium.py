@@ -171,3 +171,22 @@ def test_structured_observations_are_refused_with_a_way_out():
 def test_an_unknown_id_names_near_ones():
     with pytest.raises(ProgramError, match="Did you mean 'gym:CartPole-v1'"):
         make_gymnasium("CartPoel-v1")
+
+
+def test_a_package_that_announces_its_namespace_need_not_be_imported(tmp_path, monkeypatch):
+    (tmp_path / "boards.py").write_text(
+        "import gymnasium\n"
+        "def register():\n"
+        "    gymnasium.register('Boards/Pole-v0', 'gymnasium.envs.classic_control.cartpole:CartPoleEnv')\n"
+    )
+    metadata = tmp_path / "boards-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Name: boards\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[gymnasium.envs]\nBoards = boards:register\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert make_gymnasium("Boards/Pole-v0").observation_spec().shape == (4,)
+        with pytest.raises(ProgramError, match="no environment 'Boards/Board-v0'"):
+            make_gymnasium("Boards/Board-v0")
+    finally:
+        gymnasium.registry.pop("Boards/Pole-v0", None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 from collections.abc import Callable
 from typing import Any, final
 
@@ -77,6 +78,7 @@ def make_gymnasium(environment_id: str, seed: int | None = None) -> GymnasiumEnv
     Raises:
         ProgramError: no such id (with near matches), a package it needs is missing, or spaces that do not fit.
     """
+    _register_namespace(environment_id)
     try:
         environment = gymnasium.make(environment_id)
     except gymnasium.error.DependencyNotInstalled as error:
@@ -95,6 +97,18 @@ def make_gymnasium(environment_id: str, seed: int | None = None) -> GymnasiumEnv
     except ProgramError as error:
         environment.close()
         raise ProgramError(f"The environment 'gym:{environment_id}' cannot be used: {error}") from error
+
+
+def _register_namespace(environment_id: str) -> None:
+    """Has the package that announces the namespace of an id, as MinAtar does, register its environments.
+
+    Gymnasium did this itself before its version 1.
+    """
+    namespace, slash, _ = environment_id.partition("/")
+    if not slash or any(name.startswith(f"{namespace}/") for name in gymnasium.registry):
+        return
+    for announced in importlib.metadata.entry_points(group="gymnasium.envs", name=namespace):
+        announced.load()()
 
 
 def _convert_actions(space: gymnasium.Space[Any]) -> tuple[specs.Array, Callable[[Any], Any]]:
