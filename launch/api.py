@@ -19,6 +19,8 @@ from topology.program import Program
 
 __all__ = ["launch"]
 
+_NEVER_S = 1e9  # what a negative --lp_termination_notice_secs means: late nodes are waited for
+
 
 def launch(
     programs: Program | Sequence[Program],
@@ -69,7 +71,8 @@ def launch(
     refuse_while_importing()
     launcher, kind = _launcher(launch_type)
     if termination_notice_s is None:
-        termination_notice_s = flag_value("lp_termination_notice_secs")
+        notice = flag_value("lp_termination_notice_secs")
+        termination_notice_s = _NEVER_S if notice is not None and notice < 0 else notice
     options = LaunchOptions(
         launch_type=kind.value,
         resources={label: PythonProcess.of(value) for label, value in (local_resources or {}).items()},

@@ -18,12 +18,16 @@ class LaunchType(str, enum.Enum):  # noqa: UP042 - programs compare and format t
     LOCAL_MULTI_PROCESSING = "local_mp"
     TEST_MULTI_THREADING = "test_mt"
     TEST_MULTI_PROCESSING = "test_mp"
+    LOCAL_DOCKER = "local_docker"
     VERTEX_AI = "vertex_ai"
 
     @property
     def is_test(self) -> bool:
         """Whether the run directory is removed at the end."""
         return self.value.startswith("test")
+
+
+_ELSEWHERE = frozenset({LaunchType.LOCAL_DOCKER, LaunchType.VERTEX_AI})
 
 
 def parse_launch_type(value: object) -> LaunchType:
@@ -37,13 +41,14 @@ def parse_launch_type(value: object) -> LaunchType:
     try:
         found = LaunchType(getattr(value, "value", value))
     except ValueError:
-        known = ", ".join(kind.value for kind in LaunchType if kind is not LaunchType.VERTEX_AI)
+        known = ", ".join(kind.value for kind in LaunchType if kind not in _ELSEWHERE)
         raise LaunchError(
             f"Unknown launch type {value!r}: use one of {known}, or a launcher such as lp.Processes()"
         ) from None
-    if found is LaunchType.VERTEX_AI:
+    if found in _ELSEWHERE:
         raise LaunchError(
-            "The launch type vertex_ai is not supported. Here are local_mt, local_mp, test_mt and test_mp."
+            f"The launch type {found.value} is not supported. Here are local_mt, local_mp, test_mt and test_mp; "
+            "to run in a container, launch as local_mp inside it."
         )
     return found
 

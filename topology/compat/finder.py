@@ -109,9 +109,9 @@ def install(*, shadow: bool = False) -> None:
     sys.meta_path.insert(0, _Finder(shadow=shadow))
     os.environ[ENVIRONMENT] = _SHADOW if shadow else "1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_SITE), *_python_path()])
-    from topology.compat.status import translate_remote_errors
+    from topology.compat.status import translate_errors
 
-    translate_remote_errors()
+    translate_errors()
 
 
 def install_if_asked() -> None:

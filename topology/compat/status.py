@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
 
 from topology import errors
 from topology.nodes.courier import codec
 
-__all__ = ["StatusCode", "StatusNotOk", "translate_remote_errors"]
+__all__ = ["Status", "StatusCode", "StatusNotOk", "translate_errors"]
 
 StatusNotOk = errors.CourierError
 """Every failure of a call is one, so that `except StatusNotOk` takes all of them."""
@@ -35,28 +37,104 @@ class StatusCode(enum.IntEnum):
     DATA_LOSS = 15
     UNAUTHENTICATED = 16
 
+    __str__ = enum.Enum.__str__
 
-def translate_remote_errors() -> None:
-    """From now on what a handler raises is a `StatusNotOk` at its caller, besides what it was."""
+
+# What the original makes of what a handler raises; of everything else UNKNOWN. The first that fits.
+_CODES: dict[type[Exception], StatusCode] = {
+    NotImplementedError: StatusCode.UNIMPLEMENTED,
+    MemoryError: StatusCode.RESOURCE_EXHAUSTED,
+    LookupError: StatusCode.NOT_FOUND,
+    StopIteration: StatusCode.OUT_OF_RANGE,
+    SyntaxError: StatusCode.INTERNAL,
+    SystemError: StatusCode.INTERNAL,
+    TypeError: StatusCode.INVALID_ARGUMENT,
+    ValueError: StatusCode.INVALID_ARGUMENT,
+}
+
+
+@final
+@dataclass(frozen=True)
+class Status:
+    """A code and a text: `error.status` of a failed call."""
+
+    _code: StatusCode
+    _message: str
+
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return self._code is StatusCode.OK
+
+    def code(self) -> StatusCode:
+        """The code."""
+        return self._code
+
+    def raw_code(self) -> int:
+        """The code as a number."""
+        return int(self._code)
+
+    def message(self) -> str:
+        """The text."""
+        return self._message
+
+
+def translate_errors() -> None:
+    """From now on every failure of a call looks like the original's: what a handler raises is a `StatusNotOk`, too."""
     codec.set_remote_error_adapter(_as_status)
+    for kind in _kinds_of(errors.CourierError):
+        kind.code = StatusCode(kind.code)  # equal to the number, and prints its name
+    errors.CourierError.status = _Computed(_status)  # type: ignore[attr-defined]  # the original's spelling
+
+
+@final
+class _Computed:
+    """A property that gives way to an attribute of the object: a user's error may have one of that name."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def __get__(self, error: Any, owner: type) -> Any:
+        return self if error is None else self._function(error)
+
+
+def _status(error: errors.CourierError) -> Status:
+    return Status(_code_of(type(error)), str(error))
+
+
+def _code_of(kind: type[Exception]) -> StatusCode:
+    own: object = getattr(kind, "code", None)
+    if issubclass(kind, errors.CourierError) and isinstance(own, StatusCode):
+        return own
+    return next((code for base, code in _CODES.items() if issubclass(kind, base)), StatusCode.UNKNOWN)
+
+
+def _kinds_of(kind: type[errors.CourierError]) -> Iterator[type[errors.CourierError]]:
+    yield kind
+    for inner in kind.__subclasses__():
+        yield from _kinds_of(inner)
 
 
 def _as_status(error: Exception, traceback: str) -> Exception:
+    if isinstance(error, errors.RemoteError):  # what was raised could not travel
+        return _unknown(error.type_name, traceback)
     if isinstance(error, errors.CourierError):
         return error
     kind = _status_kind(type(error))
     if kind is None:
-        return errors.RemoteError(
-            f"{_PREFIX}{traceback}", type_name=type(error).__qualname__, remote_traceback=traceback
-        )
+        return _unknown(type(error).__qualname__, traceback)
     status: Exception = kind.__new__(kind, *error.args)
     status.args = error.args
     status.__dict__.update(error.__dict__, remote_error=error, remote_traceback=traceback)
     return status
 
 
-_PREFIX = "Python exception was raised on the server:\n"
+def _unknown(type_name: str, traceback: str) -> errors.RemoteError:
+    error = errors.RemoteError(f"{_PREFIX}{traceback}", type_name=type_name, remote_traceback=traceback)
+    error.code = StatusCode.UNKNOWN
+    return error
 
+
+_PREFIX = "Python exception was raised on the server:\n"
 
 _kinds: dict[type[Exception], type[Exception] | None] = {}
 
@@ -76,7 +154,12 @@ def _make_status_kind(kind: type[Exception]) -> type[Exception] | None:
         "__reduce__": lambda self: (_as_status, (self.remote_error, self.remote_traceback)),
         "__doc__": kind.__doc__,
     }
+    if not hasattr(kind, "code"):
+        attributes["code"] = _code_of(kind)
+    if not hasattr(kind, "message"):
+        attributes["message"] = _Computed(str)
+    bases = (errors.CourierError,) if issubclass(errors.CourierError, kind) else (kind, errors.CourierError)
     try:
-        return type(kind.__name__, (kind, errors.CourierError), attributes)
+        return type(kind.__name__, bases, attributes)
     except TypeError:  # two layouts in memory, or a class that refuses to be a base
         return None

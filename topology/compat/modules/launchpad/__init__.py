@@ -1,7 +1,9 @@
 """`launchpad` on rl-topology: the same names, and those of `topology` besides."""
 
-from launchpad import flags
+from launchpad import context, flags
+from launchpad.address import AbstractAddressBuilder, SimpleLocalAddressBuilder
 from launchpad.context import LaunchType, is_local_launch, is_local_launch_or_test
+from launchpad.nodes.dereference import Deferred
 from topology import (
     Address,
     CacherNode,
@@ -27,5 +29,9 @@ from topology import (
     unregister_stop_handler,
     wait_for_stop,
 )
+from topology.compat.docker import DockerConfig
+from topology.compat.members import add_members
+
+add_members()
 
 LAUNCH_TYPE = flags.LAUNCH_TYPE

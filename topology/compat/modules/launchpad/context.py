@@ -1,10 +1,11 @@
-"""Launch types."""
+"""`launchpad.context`: launch types, and what a node knows of its launch."""
 
 from typing import Any
 
 from launch.launch_types import LaunchType
+from topology.compat.launch_context import LaunchContext, get_context, set_context
 
-__all__ = ["LaunchType", "is_local_launch", "is_local_launch_or_test"]
+__all__ = ["LaunchContext", "LaunchType", "get_context", "is_local_launch", "is_local_launch_or_test", "set_context"]
 
 _TESTS = {LaunchType.TEST_MULTI_THREADING, LaunchType.TEST_MULTI_PROCESSING}
 _LOCAL = {LaunchType.LOCAL_MULTI_THREADING, LaunchType.LOCAL_MULTI_PROCESSING}

@@ -1,5 +1,5 @@
 """`pybind11_abseil.status`."""
 
-from topology.compat.status import StatusCode, StatusNotOk
+from topology.compat.status import Status, StatusCode, StatusNotOk
 
-__all__ = ["StatusCode", "StatusNotOk"]
+__all__ = ["Status", "StatusCode", "StatusNotOk"]

@@ -1,5 +1,5 @@
 """`courier.python.py_server`."""
 
-from topology.nodes.courier import Server
+from topology.compat.courier_server import Server
 
 __all__ = ["Server"]

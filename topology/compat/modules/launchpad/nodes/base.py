@@ -1,10 +1,15 @@
 """`launchpad.nodes.base`."""
 
+from typing import TypeVar
+
 from topology.handle import Handle
 from topology.handle import find_handles as _find_handles
 from topology.node import Node
 
-__all__ = ["Handle", "Node", "extract_handles"]
+__all__ = ["ClientType", "Handle", "HandleType", "Node", "extract_handles"]
+
+ClientType = TypeVar("ClientType")
+HandleType = TypeVar("HandleType", bound=Handle)
 
 
 def extract_handles(obj: object, handles: list[Handle], visited: set[int] | None = None) -> None:

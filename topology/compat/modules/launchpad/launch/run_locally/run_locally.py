@@ -1,4 +1,6 @@
-"""`launchpad.launch.run_locally.run_locally`: the names of terminals."""
+"""`launchpad.launch.run_locally.run_locally`: commands, each with its lines marked, and the names of terminals."""
+
+from topology.compat.run_commands import CommandToLaunch, run_commands_locally
 
 SEPARATE_TERMINAL_XTERM = "xterm"
 SEPARATE_TERMINAL_GNOME_TERMINAL_WINDOWS = "gnome-terminal"
@@ -17,3 +19,5 @@ SEPARATE_TERMINAL_MODES = (
     SEPARATE_TERMINAL_CURRENT_TERMINAL,
     SEPARATE_TERMINAL_OUTPUT_TO_FILES,
 )
+
+TERMINALS_FOR_X = SEPARATE_TERMINAL_MODES[:3]

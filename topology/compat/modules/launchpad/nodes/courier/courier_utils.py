@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from topology.nodes.courier import Server, batched_handler, bind_object
+from courier import Server
+
+from topology.nodes.courier import batched_handler, bind_object
 
 __all__ = ["batched_handler", "make_courier_server"]
 

@@ -2,4 +2,6 @@
 
 from topology import CacherNode, CourierClient, CourierHandle, CourierNode
 
-__all__ = ["CacherNode", "CourierClient", "CourierHandle", "CourierNode"]
+__all__ = ["COURIER_PORT_NAME", "CacherNode", "CourierClient", "CourierHandle", "CourierNode"]
+
+COURIER_PORT_NAME = "courier"

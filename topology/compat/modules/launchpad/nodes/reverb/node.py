@@ -2,4 +2,6 @@
 
 from topology import ReverbHandle, ReverbNode
 
-__all__ = ["ReverbHandle", "ReverbNode"]
+__all__ = ["REVERB_PORT_NAME", "ReverbHandle", "ReverbNode"]
+
+REVERB_PORT_NAME = "reverb"

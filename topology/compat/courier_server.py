@@ -1,0 +1,30 @@
+"""The original's server: ours, on a port."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from topology.nodes.courier import Server as OurServer
+
+__all__ = ["Server"]
+
+
+@final
+class Server(OurServer):
+    """A courier server, which serves on TCP: on a free port unless one is given.
+
+    Only this machine can reach it, unless it is given an `address` that others can reach, and a `secret`.
+
+    Args:
+        name: for messages.
+        port: of localhost.
+        thread_pool_size: handlers that may run at a time; None is 16, growing when all are blocked.
+        options: of our server.
+    """
+
+    def __init__(
+        self, name: str | None = None, port: int | None = None, thread_pool_size: int | None = None, **options: Any
+    ) -> None:
+        if options.get("address") is None:
+            options["port"] = port or 0
+        super().__init__(name or "", thread_pool_size=thread_pool_size, **options)

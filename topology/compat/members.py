@@ -1,0 +1,124 @@
+"""What the classes of Launchpad and Courier have besides what ours have, added to ours when those modules are imported.
+
+To ours, not to subclasses: `isinstance(handle.dereference(), courier.Client)` is to be true, and handles give clients
+of ours. Nothing here changes what a member of ours does for a program that does not use these.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import GenericAlias
+from typing import Any, final
+
+from launch.run import Run
+from topology.address import Address, register_endpoints
+from topology.context import StopToken
+from topology.node import Node
+from topology.nodes.colocation import MultiProcessingColocation, MultiThreadingColocation
+from topology.nodes.courier import Client, Server
+from topology.nodes.courier.node import CacherNode, CourierHandle, CourierNode
+from topology.nodes.python import PyClassNode, PyNode
+from topology.nodes.replay.node import ReverbHandle, ReverbNode
+
+__all__ = ["add_members"]
+
+
+@functools.cache
+def add_members() -> None:
+    """Adds them, once in a process."""
+    for kind in (
+        PyNode, PyClassNode, CourierNode, CourierHandle, CacherNode, ReverbNode, ReverbHandle,
+        MultiThreadingColocation, MultiProcessingColocation, Client, Server,
+    ):  # fmt: skip
+        _add(kind, __class_getitem__=classmethod(GenericAlias))  # CourierNode[Worker], PyClassNode[Handle, Worker]
+    _add(
+        Node,
+        _input_handles=property(lambda self: [handle for _, handle in self.input_handles]),
+        _track_handle=lambda _, handle: handle,
+        bind_addresses=lambda _, **__: None,
+        launch_context=property(_launch_context),
+    )
+    _add(PyClassNode, _construct_instance=lambda self: self._call())
+    for colocation in (MultiThreadingColocation, MultiProcessingColocation):
+        _add(colocation, add_node=lambda self, node: self.nodes.append(node))
+    _add(CourierNode, courier_address=property(lambda self: self._address))
+    _add(ReverbNode, reverb_address=property(lambda self: self._address))
+    _add(Address, bind=_bind_address, assign=lambda self, node: node.allocate_address(self))
+    _add(Client, __init__=_construct_client)
+    _add(Server, SetIsHealthy=lambda _, __: None, has_started=property(lambda self: self._engine is not None))
+    _add(
+        Run,
+        join=lambda self: self.wait(),
+        stop_and_wait=lambda self: self.stop(),
+        cleanup_after_test=_cleanup_after_test,
+        wait_for_stop=lambda self, timeout_secs=None: self.stop_token.wait(timeout_secs),
+        stop_event=lambda self: self.stop_token.event,
+        _active_workers=property(_active_workers),
+    )
+
+
+def _add(kind: type, **members: object) -> None:
+    for name, member in members.items():
+        setattr(kind, name, member)
+
+
+def _launch_context(_: Node[Any]) -> Any:
+    from launchpad.context import get_context  # type: ignore[import-not-found]  # the one that is provided
+
+    return get_context()
+
+
+def _construct_client(
+    client: Client,
+    server_address: str,
+    compress: bool = False,
+    call_timeout: Any = None,
+    wait_for_ready: bool = True,
+    chunk_tensors: bool = False,
+    **options: Any,
+) -> None:
+    """The original's parameters in the original's order. Nothing is compressed, and tensors travel whole."""
+    del compress, chunk_tensors
+    _our_client(client, server_address, call_timeout=call_timeout, wait_for_ready=wait_for_ready, **options)
+
+
+_our_client = Client.__init__
+
+
+def _bind_address(address: Address, builder: Any) -> None:
+    """Gives the address its endpoint by hand, for nodes that a test runs without a launcher."""
+    register_endpoints({address.id: builder.build()}, b"", StopToken())
+
+
+def _cleanup_after_test(run: Run, test_case: object) -> None:
+    del test_case
+    run.stop("the test ended")
+    run.wait()
+
+
+@final
+class _RunningNode:
+    """A node that runs, as the original's list of workers shows it."""
+
+    def __init__(self, run: Run, name: str) -> None:
+        self._run = run
+        self.name = name
+
+    def poll(self) -> int | None:
+        """The exit code; None while it runs."""
+        return self._run.exit_codes[self.name]
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Blocks until its group has ended; the exit code."""
+        self._run.wait([self.name.rpartition("/")[0]], timeout, raise_error=False)
+        return self.poll()
+
+
+def _active_workers(run: Run) -> dict[str, list[_RunningNode]]:
+    """The nodes that run, by label."""
+    found: dict[str, list[_RunningNode]] = {}
+    for name, state in run.status().items():
+        nodes = found.setdefault(name.rpartition("/")[0], [])
+        if state in {"pending", "running", "restarting"}:
+            nodes.append(_RunningNode(run, name))
+    return found

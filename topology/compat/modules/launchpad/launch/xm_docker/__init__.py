@@ -1,0 +1,1 @@
+"""`launchpad.launch.xm_docker`."""

@@ -1,0 +1,48 @@
+"""Whether nodes can travel to other processes, asked as Launchpad's programs ask it."""
+
+from __future__ import annotations
+
+import copyreg
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from topology.errors import SerializationError
+from topology.node import Node
+from topology.serialization import dumps, find_unpicklable
+
+__all__ = ["check_nodes_are_serializable", "enable_lru_cache_pickling_once", "serialize_functions"]
+
+
+def check_nodes_are_serializable(label: str, nodes: Sequence[Node[Any]]) -> None:
+    """Raises `SerializationError`, a `RuntimeError`, with every part of the nodes of a group that cannot be pickled."""
+    faults = tuple(f"{label}/{i}: {fault}" for i, node in enumerate(nodes) for fault in find_unpicklable(node))
+    if faults:
+        raise SerializationError(
+            f"the nodes of the group {label!r} are not serializable:\n  " + "\n  ".join(faults), faults=faults
+        )
+
+
+@functools.cache
+def enable_lru_cache_pickling_once() -> None:
+    """From now on every pickle takes functions behind `functools.lru_cache`; they arrive with an empty cache."""
+    copyreg.pickle(type(functools.lru_cache(_rebuild)), _reduce)
+
+
+def _reduce(cached: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    return _rebuild, (cached.__wrapped__, cached.cache_parameters())
+
+
+def _rebuild(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    rebuilt: Callable[..., Any] = functools.lru_cache(**parameters)(function)
+    return rebuilt
+
+
+def serialize_functions(data_file_path: str, description: str, functions: Sequence[Callable[..., Any]]) -> None:
+    """Writes functions to a file. Raises `SerializationError` with `description` when they cannot be pickled."""
+    try:
+        data = dumps(functions)
+    except Exception as error:
+        raise SerializationError(f"{description} is not serializable: {error}") from error
+    Path(data_file_path).write_bytes(data)
