@@ -74,6 +74,25 @@ def test_an_object_exposes_its_public_methods(server, client):
     assert client.list_methods() == list_methods(client) == ["__call__", "add", "get"]
 
 
+class Wrapper:
+    """Gives what another object has, and says so."""
+
+    def __init__(self, wrapped):
+        self._wrapped = wrapped
+
+    def __dir__(self):
+        return ["__call__", "gone"]
+
+    def __getattr__(self, name):
+        return getattr(self._wrapped, name)
+
+
+def test_an_object_exposes_what_its_getattr_gives_and_its_dir_names(server, client):
+    bind_object(server, Wrapper({"key": 7}.copy))  # a method of a builtin, which has no __dict__ to look into
+    assert client.list_methods() == ["__call__"]
+    assert client() == {"key": 7}
+
+
 def test_rebinding_takes_effect_at_once_and_unbinding_hides(server, client):
     server.bind("rebind", lambda: "first")
     assert client.rebind() == "first"

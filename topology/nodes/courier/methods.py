@@ -73,16 +73,17 @@ class Method:
 def public_methods(instance: object) -> dict[str, Callable[..., Any]]:
     """The methods of `instance` that may be called from outside: public ones, and `__call__`.
 
-    Properties are not evaluated. Attributes of the instance that are callable count as methods.
+    Properties are not evaluated. Attributes of the instance that are callable count as methods, also those that its
+    `__dir__` names and its `__getattr__` gives, as wrappers do.
     """
     found: dict[str, Callable[..., Any]] = {}
     for name in dir(instance):
         if name.startswith("_") and name != "__call__":
             continue
-        static = inspect.getattr_static(instance, name)
+        static = inspect.getattr_static(instance, name, None)
         if isinstance(static, property) or inspect.isclass(static):
             continue
-        value = getattr(instance, name)
+        value = getattr(instance, name, None)
         if callable(value):
             found[name] = value
     return found
