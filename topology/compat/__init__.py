@@ -14,6 +14,6 @@ May live here: other projects' names, made of ours. The files under `modules` ar
 they lie in. May import everything; nothing imports this package.
 """
 
-from topology.compat.finder import PROVIDED, install, is_installed, uninstall
+from topology.compat.finder import PROVIDED, install, is_installed, provided, uninstall
 
-__all__ = ["PROVIDED", "install", "is_installed", "uninstall"]
+__all__ = ["PROVIDED", "install", "is_installed", "provided", "uninstall"]

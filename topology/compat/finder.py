@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import spec_from_file_location
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import final
 
-__all__ = ["ENVIRONMENT", "PROVIDED", "install", "is_installed", "uninstall"]
+__all__ = ["ENVIRONMENT", "PROVIDED", "install", "is_installed", "provided", "uninstall"]
 
 ENVIRONMENT = "TOPOLOGY_COMPAT"
 """Set to 1 (or to "shadow") it installs the modules at the start of an interpreter, and of those it starts."""
@@ -123,12 +124,29 @@ def install_if_asked() -> None:
 
 def uninstall() -> None:
     """Provides nothing any more; what was imported stays."""
+    if not is_installed():
+        return
+    from topology.compat.status import translate_errors
+
+    translate_errors(False)
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     os.environ.pop(ENVIRONMENT, None)
-    if str(_SITE) in os.environ.get("PYTHONPATH", ""):
-        os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
-    if not os.environ.get("PYTHONPATH", "unset"):
+    os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())
+    if not os.environ["PYTHONPATH"]:
         del os.environ["PYTHONPATH"]
+
+
+@contextlib.contextmanager
+def provided(*, shadow: bool = False) -> Iterator[None]:
+    """Provides the modules inside a `with` block, and afterwards as before: for tests in a process that has others."""
+    before = is_installed()
+    if not before:
+        install(shadow=shadow)
+    try:
+        yield
+    finally:
+        if not before:
+            uninstall()
 
 
 def _python_path() -> list[str]:

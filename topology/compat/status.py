@@ -78,9 +78,12 @@ class Status:
         return self._message
 
 
-def translate_errors() -> None:
-    """From now on every failure of a call looks like the original's: what a handler raises is a `StatusNotOk`, too."""
-    codec.set_remote_error_adapter(_as_status)
+def translate_errors(wanted: bool = True) -> None:
+    """From now on every failure of a call looks like the original's: what a handler raises is a `StatusNotOk`, too.
+
+    With `wanted` false it is itself again.
+    """
+    codec.set_remote_error_adapter(_as_status if wanted else None)
     for kind in _kinds_of(errors.CourierError):
         kind.code = StatusCode(kind.code)  # equal to the number, and prints its name
     errors.CourierError.status = _Computed(_status)  # type: ignore[attr-defined]  # the original's spelling
