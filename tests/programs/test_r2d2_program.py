@@ -31,7 +31,8 @@ def test_it_runs_as_threads_and_a_second_run_goes_on(tmp_path):
         "samples_per_insert": 8.0,
         "final_evaluation_episodes": 10,
     }
-    for limit in (600, 3_000):  # the second long enough for its learner to compile
+    # Long enough for the table to hold its actors until the learner, once compiled, has learned.
+    for limit in (1_600, 4_000):
         config = r2d2.R2D2Config(max_actor_steps=limit, **small)
         run = lp.launch(r2d2.r2d2(config), "local_mt", run_directory=tmp_path)
         assert run.wait(200)

@@ -7,7 +7,7 @@ import pytest
 from dm_env import specs
 
 from topology.agents.core.local import run_local
-from topology.agents.dmpo.actor import DMPOActor, make_policy
+from topology.agents.dmpo.actor import make_policy
 from topology.agents.dmpo.networks import Critic, GaussianPolicy
 from topology.agents.dmpo.program import DMPO, DMPOConfig
 
@@ -45,50 +45,6 @@ def test_the_critic_sees_actions_as_the_environment_does():
     assert logits.shape == (3, 2, 3)
     np.testing.assert_array_equal(logits[0], logits[1])
     assert not np.allclose(logits[0], logits[2])
-
-
-class Weights:
-    """A policy that adds up what it sees."""
-
-    def __call__(self, observations, states, explorations):
-        return make_policy.__wrapped__(Sum(), (2,), explore=False).act(None, None, observations, states, explorations)
-
-    def update(self):
-        self.updated = True
-
-
-class Sum:
-    def apply(self, params, observations):
-        from topology.agents.dmpo.networks import Gaussian
-
-        total = observations.sum(axis=1, keepdims=True) * np.ones(2, np.float32)
-        return Gaussian(total, np.ones_like(total))
-
-
-class Adder(list):
-    def observe_first(self, timestep):
-        self.append(timestep)
-
-    def observe(self, action, timestep):
-        self.append((action, timestep))
-
-
-def test_an_actor_gives_its_steps_to_its_adder_and_an_evaluator_needs_none():
-    weights, adder = Weights(), Adder()
-    actor = DMPOActor(weights, adder)
-    first = dm_env.restart(np.array([0.1, 0.2], np.float32))
-    actor.observe_first(first)
-    action = actor.select_action(first.observation)
-    np.testing.assert_allclose(action, [0.3, 0.3], rtol=1e-5)
-    following = dm_env.transition(1.0, first.observation)
-    actor.observe(action, following)
-    actor.update()
-    assert weights.updated
-    assert adder[0] is first
-    assert adder[1] == (action, following) or adder[1][0] is action
-    evaluator = DMPOActor(weights)
-    evaluator.observe_first(first)
-    evaluator.observe(action, following)
 
 
 class Target(dm_env.Environment):

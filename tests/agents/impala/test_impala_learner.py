@@ -275,7 +275,7 @@ def test_images_pass_convolutions():
     begins = jax.ShapeDtypeStruct((5, 3), bool)
     state = (jax.ShapeDtypeStruct((3, 6), np.float32),) * 2
     params = jax.eval_shape(network.init, jax.random.key(0), images, begins, state)
-    assert "Conv_0" in params["params"]["torso"]
+    assert "ImageTorso_0" in params["params"]["torso"]
     logits, values, after = jax.eval_shape(network.apply, params, images, begins, state)
     assert (logits.shape, values.shape, after[0].shape) == ((5, 3, 3), (5, 3), (3, 6))
 

@@ -330,12 +330,12 @@ def test_large_steps_are_lent_and_arrive_whatever_is_done_with_the_memory(serve)
     resolve = service.lent_memory.resolve
 
     def spy(batch):
-        lent.extend(isinstance(cells.values, LentArray) for cells in batch.cells)
+        lent.extend(cells.values.shape[0] for cells in batch.cells if isinstance(cells.values, LentArray))
         return resolve(batch)
 
     service.lent_memory.resolve = spy
     write(client, range(600))
-    assert sum(lent) >= 600 // 32  # so many frames fit into one piece of memory
+    assert sum(lent) > 500, "nearly all of the 600 frames are lent, however many are sent together"
     assert len(pool_of(client)._regions) < 20
     for first in range(0, 592, 16):
         batch = client.sample_batch("table", 16)

@@ -16,6 +16,7 @@ from topology.agents.core.learner import Learner, Learning, zeros_like_spec
 from topology.agents.core.loop import EnvironmentLoop
 from topology.agents.core.metrics import RowWriter
 from topology.agents.core.policy import LocalPolicy, Policy
+from topology.agents.core.policy_actor import PolicyActor
 from topology.agents.core.replay import ReplayBatches
 from topology.agents.core.seeding import derive_seed
 from topology.agents.core.types import Actor, Adder, VariableSource
@@ -72,7 +73,18 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
     def make_adder(self, replay: Client, *, max_in_flight: int) -> Adder:
         """Writes an actor's steps into the table; lets so many items be on their way before it waits."""
 
-    @abc.abstractmethod
+    def make_policy(self) -> Policy:
+        """How actors act. An agent that has such a policy says so with `DistributedAgent.has_policy`.
+
+        Raises:
+            NotImplementedError: the agent has none.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no policy for many observations at once")
+
+    def make_evaluation_policy(self) -> Policy:
+        """How evaluators act: as actors, with an exploration of 0."""
+        return self.make_policy()
+
     def make_actor(self, client: VariableClient, *, exploration: float | None, adder: Adder) -> Actor:
         """An actor that explores.
 
@@ -81,14 +93,17 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
             exploration: what the graph gave this actor, e.g. its epsilon; None where it gives nothing.
             adder: gets the steps.
         """
+        return self._act_by(self.make_policy(), client, exploration=exploration, adder=adder)
 
-    def make_policy(self) -> Policy:
-        """The policy for many observations at once. An agent that has one says so with `DistributedAgent.has_policy`.
+    def make_evaluation_actor(self, client: VariableClient) -> Actor:
+        """The actor of an evaluator: plays as well as it can, adds nothing."""
+        return self._act_by(self.make_evaluation_policy(), client)
 
-        Raises:
-            NotImplementedError: the agent has none.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no policy for many observations at once")
+    def _act_by(
+        self, agent: Policy, client: VariableClient, *, exploration: float | None = None, adder: Adder | None = None
+    ) -> PolicyActor:
+        policy = LocalPolicy(agent, client, seed=self.seed(EXPLORATION))
+        return PolicyActor(agent, policy, exploration=exploration, adder=adder)
 
     def make_actor_parts(
         self, source: Any, replay: Client, *, exploration: float | None, max_in_flight: int, served: bool
@@ -118,10 +133,6 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
         policy = LocalPolicy(agent, client, seed=self.seed(EXPLORATION))
         loop = VectorLoop(environments, adders, agent=agent, policy=policy, exploration=exploration)
         return ActorParts(loop, client, closables)
-
-    @abc.abstractmethod
-    def make_evaluation_actor(self, client: VariableClient) -> Actor:
-        """The actor of an evaluator: plays as well as it can, adds nothing."""
 
     def make_evaluation_loop(self, client: VariableClient, stop: StopToken) -> EnvironmentLoop:
         """Plays with the weights of `client` until asked to stop."""

@@ -92,10 +92,6 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
     def make_builder(self, seed: int) -> AgentBuilder[ConfigT]:
         """Makes the parts of a node with this seed. May import JAX, which is set up for the node."""
 
-    @abc.abstractmethod
-    def build(self) -> lp.Program:
-        """The graph."""
-
     def explorations(self) -> Sequence[float | None]:
         """What the graph gives each actor to explore with, e.g. its epsilon; None where it gives nothing."""
         return [None] * self.config.num_actors
@@ -215,7 +211,33 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
         )
         return self.make_builder(context.seed)
 
-    # --- parts of the graph ------------------------------------------------------------------------------------------
+    # --- the graph ------------------------------------------------------------------------------------------
+
+    def build(self, name: str | None = None) -> lp.Program:
+        """The graph; an agent may have another.
+
+        Replay, counter and coordinator, learner, evaluator, cachers and inference servers if there are some, actors.
+
+        Args:
+            name: of the program; the agent's, in small letters, by default.
+        """
+        program = lp.Program(name=name or type(self).__name__.lower())
+        with program.group("replay"):
+            replay = program.add_node(self.make_replay())
+        with program.group("counter"):
+            counter = self.add_counter(program)
+        with program.group("learner"):
+            learner = program.add_node(lp.CourierNode(self.learner, replay, counter))
+        with program.group("evaluator"):
+            program.add_node(lp.CourierNode(self.evaluator, learner, counter))
+        sources = self.add_inference(program, self.add_cachers(program, learner))
+        with program.group("actor"):
+            # Actors use the learner, or the cachers or inference servers, in turn.
+            for actor_id, exploration in enumerate(self.explorations()):
+                source = sources[actor_id % len(sources)]
+                given = [] if exploration is None else [exploration]
+                program.add_node(lp.CourierNode(self.actor, replay, source, counter, *given))
+        return program
 
     def add_counter(self, program: lp.Program) -> Any:
         """The counter and, where steps are limited, who stops the program; returns the counter's handle."""
@@ -243,6 +265,13 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
                 program.add_node(lp.CourierNode(self.inference, sources[index % len(sources)]))
                 for index in range(self.config.inference_servers)
             ]
+
+    def add_cachers(self, program: lp.Program, learner: Any) -> Sequence[Any]:
+        """What gives weights: `num_caches` cachers in the group "cacher", or the learner where there are none."""
+        if not self.config.num_caches:
+            return [learner]
+        with program.group("cacher"):
+            return [program.add_node(self.make_cacher(learner)) for _ in range(self.config.num_caches)]
 
     def make_cacher(self, learner: Any) -> lp.CacherNode:
         """A node that stands between the learner and those who ask for weights."""

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from topology.agents.core.loop import EnvironmentLoop, EpisodeResult
-from topology.agents.core.policy import ActingPolicy, Policy, PolicyOutput
+from topology.agents.core.policy import ActingPolicy, Policy
+from topology.agents.core.policy_actor import Seat
 from topology.agents.core.types import Adder
 
 __all__ = ["VectorLoop"]
@@ -38,7 +39,7 @@ class VectorLoop:
         exploration: float | None = None,
     ) -> None:
         self._policy = policy
-        self._seats = [_Seat(agent, policy, adder) for adder in adders]
+        self._seats = [Seat(agent, policy, adder) for adder in adders]
         self._loops = [EnvironmentLoop(*pair) for pair in zip(environments, self._seats, strict=True)]
         self._explorations = np.full(len(environments), 0.0 if exploration is None else exploration, np.float32)
 
@@ -58,34 +59,6 @@ class VectorLoop:
             if (result := loop.run_step()) is not None:
                 results.append(result)
         return results
-
-
-@final
-class _Seat:
-    """The actor of one environment: does what was planned for it."""
-
-    def __init__(self, agent: Policy, policy: ActingPolicy, adder: Adder) -> None:
-        self._agent = agent
-        self._policy = policy
-        self._adder = adder
-        self.state = agent.initial_state
-        self.planned = PolicyOutput(None)
-
-    def select_action(self, observation: Any) -> Any:  # noqa: ARG002 - chosen for all environments at once
-        action = self.planned.action
-        return int(action) if isinstance(action, np.integer) else action
-
-    def observe_first(self, timestep: dm_env.TimeStep) -> None:
-        self.state = self._agent.initial_state
-        self._adder.observe_first(timestep)
-
-    def observe(self, action: Any, next_timestep: dm_env.TimeStep) -> None:
-        extras = self._agent.annotate(self.planned.extras, self._policy.version)
-        self._adder.observe(action, next_timestep, extras=extras, state=self.state)
-        self.state = self._agent.advance(self.planned.state, action, next_timestep.reward)
-
-    def update(self) -> None:
-        self._policy.update()
 
 
 def _stack(trees: Sequence[Any]) -> Any:

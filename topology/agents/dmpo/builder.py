@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import final
 
-from topology.agents.core.builder import EXPLORATION, WEIGHTS, AgentBuilder
+from topology.agents.core.builder import WEIGHTS, AgentBuilder
 from topology.agents.core.learner import Learning
-from topology.agents.core.policy import LocalPolicy, Policy
+from topology.agents.core.policy import Policy
 from topology.agents.core.transitions import NStepTransitionAdder, transition_signature
-from topology.agents.core.types import Adder
-from topology.agents.core.variables import VariableClient
-from topology.agents.dmpo.actor import DMPOActor, make_policy
+from topology.agents.dmpo.actor import make_policy
 from topology.agents.dmpo.config import TABLE, DMPOConfig
 from topology.agents.dmpo.learner import TrainingState, make_initial_state, make_networks, make_update
 from topology.environments import EnvironmentFactory
@@ -43,12 +41,8 @@ class DMPOBuilder(AgentBuilder[DMPOConfig]):
     def make_policy(self) -> Policy:
         return make_policy(self._networks.policy, self.spec.actions.shape, explore=True)
 
-    def make_actor(self, client: VariableClient, *, exploration: float | None, adder: Adder) -> DMPOActor:  # noqa: ARG002 - the policy itself says how much it explores
-        return DMPOActor(LocalPolicy(self.make_policy(), client, seed=self.seed(EXPLORATION)), adder)
-
-    def make_evaluation_actor(self, client: VariableClient) -> DMPOActor:
-        policy = make_policy(self._networks.policy, self.spec.actions.shape, explore=False)
-        return DMPOActor(LocalPolicy(policy, client, seed=0))
+    def make_evaluation_policy(self) -> Policy:
+        return make_policy(self._networks.policy, self.spec.actions.shape, explore=False)
 
     def make_learning(self) -> Learning[TrainingState]:
         return Learning(

@@ -10,7 +10,6 @@ Modules that load JAX are imported in the nodes that need them, so that a counte
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 import topology as lp
@@ -77,9 +76,9 @@ class DMPO(DistributedAgent[DMPOConfig]):
         del actor_id
         return super().actor(replay, source, counter)
 
-    def build(self, name: str = "dmpo") -> Program:
+    def build(self, name: str | None = None) -> Program:
         """The graph: replay, counter and coordinator, learner, evaluator, cachers if there are some, actors."""
-        program = lp.Program(name=name)
+        program = lp.Program(name=name or "dmpo")
         with program.group("replay"):
             replay = program.add_node(self.make_replay())
         with program.group("counter"):
@@ -88,11 +87,7 @@ class DMPO(DistributedAgent[DMPOConfig]):
             learner = program.add_node(lp.CourierNode(self.learner, replay, counter))
         with program.group("evaluator"):
             program.add_node(lp.CourierNode(self.evaluator, learner, counter))
-        sources: Sequence[Any] = [learner]
-        if self.config.num_caches:
-            with program.group("cacher"):
-                sources = [program.add_node(self.make_cacher(learner)) for _ in range(self.config.num_caches)]
-        sources = self.add_inference(program, sources)
+        sources = self.add_inference(program, self.add_cachers(program, learner))
         with program.group("actor"):
             # Actors use the learner, or the cachers or inference servers, in turn.
             for actor_id in range(self.config.num_actors):

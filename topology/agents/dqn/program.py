@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-import topology as lp
 from topology.agents.core import distributed
 from topology.agents.core.distributed import DistributedAgent
 from topology.agents.core.exploration import epsilon_ladder
@@ -54,24 +53,3 @@ class DQN(DistributedAgent[DQNConfig]):
         from topology.agents.dqn.builder import DQNBuilder
 
         return DQNBuilder(self.config, self.spec, self.environment, seed)
-
-    def build(self, name: str = "dqn") -> Program:
-        """The graph: replay, counter and coordinator, learner, evaluator, cachers, inference if asked, actors."""
-        program = lp.Program(name=name)
-        with program.group("replay"):
-            replay = program.add_node(self.make_replay())
-        with program.group("counter"):
-            counter = self.add_counter(program)
-        with program.group("learner"):
-            learner = program.add_node(lp.CourierNode(self.learner, replay, counter))
-        with program.group("evaluator"):
-            program.add_node(lp.CourierNode(self.evaluator, learner, counter))
-        with program.group("cacher"):
-            cachers = [program.add_node(self.make_cacher(learner)) for _ in range(self.config.num_caches)]
-        sources = self.add_inference(program, cachers)
-        with program.group("actor"):
-            # Actors pull from the cachers in turn, or ask the inference servers in turn.
-            for actor_id, epsilon in enumerate(self.explorations()):
-                source = sources[actor_id % len(sources)]
-                program.add_node(lp.CourierNode(self.actor, replay, source, counter, epsilon))
-        return program

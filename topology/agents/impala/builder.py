@@ -5,13 +5,11 @@ from __future__ import annotations
 import operator
 from typing import final
 
-from topology.agents.core.builder import EXPLORATION, WEIGHTS, AgentBuilder
+from topology.agents.core.builder import WEIGHTS, AgentBuilder
 from topology.agents.core.learner import Learning
-from topology.agents.core.policy import LocalPolicy, Policy
+from topology.agents.core.policy import Policy
 from topology.agents.core.sequences import SequenceAdder
-from topology.agents.core.types import Adder
-from topology.agents.core.variables import VariableClient
-from topology.agents.impala.actor import IMPALAActor, make_policy
+from topology.agents.impala.actor import make_policy
 from topology.agents.impala.config import IMPALAConfig
 from topology.agents.impala.learner import TrainingState, make_initial_state, make_update
 from topology.agents.impala.networks import make_network
@@ -45,17 +43,11 @@ class IMPALABuilder(AgentBuilder[IMPALAConfig]):
             spans_episodes=config.spans_episodes,
         )
 
-    def make_actor(self, client: VariableClient, *, exploration: float | None, adder: Adder) -> IMPALAActor:  # noqa: ARG002
-        return self._make_actor(self.make_policy(), client, adder)
-
     def make_policy(self) -> Policy:
         return make_policy(self._network, greedy=False)
 
-    def make_evaluation_actor(self, client: VariableClient) -> IMPALAActor:
-        return self._make_actor(make_policy(self._network, greedy=self.config.greedy_evaluation), client)
-
-    def _make_actor(self, agent: Policy, client: VariableClient, adder: Adder | None = None) -> IMPALAActor:
-        return IMPALAActor(agent=agent, policy=LocalPolicy(agent, client, seed=self.seed(EXPLORATION)), adder=adder)
+    def make_evaluation_policy(self) -> Policy:
+        return make_policy(self._network, greedy=self.config.greedy_evaluation)
 
     def make_learning(self) -> Learning[TrainingState]:
         return Learning(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, final
 
-import topology as lp
 from topology.agents.core import distributed
 from topology.agents.core.distributed import DistributedAgent
 from topology.agents.impala.config import IMPALAConfig
@@ -50,23 +49,3 @@ class IMPALA(DistributedAgent[IMPALAConfig]):
         from topology.agents.impala.builder import IMPALABuilder
 
         return IMPALABuilder(self.config, self.spec, self.environment, seed)
-
-    def build(self, name: str = "impala") -> Program:
-        """The graph: a queue, counter, learner, evaluator, one cacher, actors. The evaluator asks the learner."""
-        program = lp.Program(name=name)
-        with program.group("replay"):
-            queue = program.add_node(self.make_replay())
-        with program.group("counter"):
-            counter = self.add_counter(program)
-        with program.group("learner"):
-            learner = program.add_node(lp.CourierNode(self.learner, queue, counter))
-        with program.group("evaluator"):
-            program.add_node(lp.CourierNode(self.evaluator, learner, counter))
-        with program.group("cacher"):
-            cacher = program.add_node(self.make_cacher(learner))
-        sources = self.add_inference(program, [cacher])
-        with program.group("actor"):
-            for actor_id in range(self.config.num_actors):
-                source = sources[actor_id % len(sources)]
-                program.add_node(lp.CourierNode(self.actor, queue, source, counter))
-        return program

@@ -79,9 +79,9 @@ class MADQN(DistributedAgent[MADQNConfig]):
         del executor_id, trainer
         return self.actor(replay, source, counter)
 
-    def build(self, name: str = "madqn") -> Program:
+    def build(self, name: str | None = None) -> Program:
         """The graph: replay, counter, coordinator, trainer, evaluator, cachers, executors."""
-        program = lp.Program(name=name)
+        program = lp.Program(name=name or "madqn")
         with program.group("replay"):
             replay = program.add_node(self.make_replay())
         with program.group("counter"):
@@ -93,10 +93,7 @@ class MADQN(DistributedAgent[MADQNConfig]):
             trainer = program.add_node(lp.CourierNode(self.trainer, replay, counter))
         with program.group("evaluator"):
             program.add_node(lp.CourierNode(self.evaluator, trainer, counter, trainer))
-        sources = [trainer]
-        if self.config.num_caches:
-            with program.group("cacher"):
-                sources = [program.add_node(self.make_cacher(trainer)) for _ in range(self.config.num_caches)]
+        sources = self.add_cachers(program, trainer)
         with program.group("executor"):
             # Executors pull from the cachers in turn.
             for executor_id in range(self.config.num_actors):

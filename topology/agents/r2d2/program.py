@@ -64,9 +64,9 @@ class R2D2(DistributedAgent[R2D2Config]):
 
         return R2D2Builder(self.config, self.spec, self.environment, seed)
 
-    def build(self, name: str = "r2d2") -> Program:
+    def build(self, name: str | None = None) -> Program:
         """The graph: replay, counter, learner, one cacher, evaluator, actors. All weights come through the cacher."""
-        program = lp.Program(name=name)
+        program = lp.Program(name=name or "r2d2")
         with program.group("replay"):
             replay = program.add_node(self.make_replay())
         with program.group("counter"):
