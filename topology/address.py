@@ -14,7 +14,7 @@ from typing import NamedTuple, final
 from topology.context import StopToken, try_get_context
 from topology.errors import ProgramError
 
-__all__ = ["Address", "find_stop", "get_port_from_address", "register_endpoints"]
+__all__ = ["Address", "find_secret", "find_stop", "get_port_from_address", "register_endpoints"]
 
 
 @final
@@ -108,9 +108,23 @@ def find_stop(endpoint: str) -> StopToken | None:
     context = try_get_context()
     if context is not None:
         return context.stop
+    table = _table_of(endpoint)
+    return None if table is None else table.stop
+
+
+def find_secret(endpoint: str) -> bytes:
+    """What a client of `endpoint` proves: the secret of the node's own run, or of the script's; b"" outside both."""
+    context = try_get_context()
+    if context is not None:
+        return context.secret
+    table = _table_of(endpoint)
+    return b"" if table is None else table.secret
+
+
+def _table_of(endpoint: str) -> _Table | None:
     with _lock:
         tables = list(_tables)
-    return next((table.stop for table in reversed(tables) if endpoint in table.endpoints.values()), None)
+    return next((table for table in reversed(tables) if endpoint in table.endpoints.values()), None)
 
 
 def get_port_from_address(address: str) -> int:

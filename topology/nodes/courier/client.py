@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Self, TypeVar, final
 
-from topology.context import try_get_context
+from topology.address import find_secret
 from topology.nodes.courier.calls import RawReply
 from topology.nodes.courier.core import Core
 from topology.nodes.courier.options import ClientOptions, seconds
@@ -39,7 +39,7 @@ class Client:
         server_address: "unix:/path", "host:port" or "memory:name".
         call_timeout: limit of every call, in seconds or as timedelta; None or 0 for none.
         wait_for_ready: False makes a call fail at once when nobody listens.
-        secret: the run's secret; by default that of the current node.
+        secret: the run's secret; by default that of the current node, or of the script's run that has this address.
         limits: the remaining fields of `ClientOptions`.
     """
 
@@ -52,11 +52,10 @@ class Client:
         secret: bytes = b"",
         **limits: int,
     ) -> None:
-        context = try_get_context()
         options = ClientOptions(
             call_timeout_s=seconds(call_timeout),
             wait_for_ready=wait_for_ready,
-            secret=secret or (context.secret if context else b""),
+            secret=secret or find_secret(str(server_address)),
             **limits,
         )
         self._attach(Core(str(server_address), options))
@@ -106,9 +105,8 @@ class Client:
 
 def _rebuild(cls: type[Client], address: str, options: ClientOptions) -> Client:
     client = cls.__new__(cls)
-    context = try_get_context()
-    if not options.secret and context:
-        options = replace(options, secret=context.secret)
+    if not options.secret:
+        options = replace(options, secret=find_secret(address))
     client._attach(Core(address, options))  # noqa: SLF001 - this is the class's own constructor
     return client
 
