@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
+from topology.context import try_get_context
 from topology.nodes.courier import Server as OurServer
 
 __all__ = ["Server"]
@@ -13,7 +14,8 @@ __all__ = ["Server"]
 class Server(OurServer):
     """A courier server, which serves on TCP: on a free port unless one is given.
 
-    Only this machine can reach it, unless it is given an `address` that others can reach, and a `secret`.
+    Only this machine can reach it, unless it is given an `address` that others can reach, and a `secret`. One that a
+    node makes serves the nodes and the script of its program only: by default it has the program's secret.
 
     Args:
         name: for messages.
@@ -27,4 +29,6 @@ class Server(OurServer):
     ) -> None:
         if options.get("address") is None:
             options["port"] = port or 0
+        context = try_get_context()
+        options.setdefault("secret", b"" if context is None else context.secret)
         super().__init__(name or "", thread_pool_size=thread_pool_size, **options)

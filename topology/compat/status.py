@@ -101,13 +101,11 @@ class _Computed:
 
 
 def _status(error: errors.CourierError) -> Status:
-    return Status(_code_of(type(error)), str(error))
+    code: object = error.code  # a user's error may have one of its own
+    return Status(code if isinstance(code, StatusCode) else _code_of(type(error)), str(error))
 
 
 def _code_of(kind: type[Exception]) -> StatusCode:
-    own: object = getattr(kind, "code", None)
-    if issubclass(kind, errors.CourierError) and isinstance(own, StatusCode):
-        return own
     return next((code for base, code in _CODES.items() if issubclass(kind, base)), StatusCode.UNKNOWN)
 
 

@@ -3,6 +3,7 @@
 from launchpad import context, flags
 from launchpad.address import AbstractAddressBuilder, SimpleLocalAddressBuilder
 from launchpad.context import LaunchType, is_local_launch, is_local_launch_or_test
+from launchpad.launch.launch import launch  # after the package of that name, which else would take the name later
 from launchpad.nodes.dereference import Deferred
 from topology import (
     Address,
@@ -20,7 +21,6 @@ from topology import (
     ReverbNode,
     batched_handler,
     get_port_from_address,
-    launch,
     make_program,
     make_program_stopper,
     register_stop_handler,
