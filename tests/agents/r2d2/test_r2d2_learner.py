@@ -186,7 +186,7 @@ class Replay:
 @pytest.fixture
 def make_learner(rows, monkeypatch):
     def make(replay, *, counter=None, checkpointer=None):
-        monkeypatch.setattr("topology.agents.r2d2.builder.ReplayBatches", lambda *_, **__: replay)
+        monkeypatch.setattr("topology.agents.core.builder.ReplayBatches", lambda *_, **__: replay)
         return R2D2Builder(CONFIG, SPEC, "memory_chain", 3).make_learner(
             None,
             counts=ChildCounter(counter or Counter(), "learner", max_delay_s=0),
