@@ -183,16 +183,16 @@ class ProgramStopped(CourierClosed):
     """The program was asked to stop while this call waited. A node may let it propagate: that is a clean end."""
 
 
-class ReplayError(TopologyError):
+class ReplayError(TopologyError, RuntimeError):
     """A replay operation could not be carried out."""
 
 
-class TableNotFound(ReplayError, KeyError):
+class TableNotFound(ReplayError, KeyError, ValueError):
     """The server has no table of that name."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError would print the repr of the message
 
 
-class ReplayDeadlineExceeded(ReplayError, DeadlineExceeded):
+class ReplayDeadlineExceeded(DeadlineExceeded, ReplayError):
     """A rate limiter did not let the operation pass in the time allowed."""

@@ -159,12 +159,13 @@ class TableCore:
         while self.samples:
             request = self.samples[0]
             picks = self._draw_some(request)
-            if picks is None:
-                break
-            moved = True
-            request.picks.append(picks)
-            if not request.waiting:
+            if picks is not None:
+                moved = True
+                request.picks.append(picks)
+            if not request.waiting or (picks is None and request.some and request.picks):
                 ended.append(self.samples.popleft())
+            elif picks is None:
+                break
         return moved
 
     def _draw_some(self, request: SampleRequest) -> Picks | None:

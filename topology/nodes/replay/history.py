@@ -6,13 +6,15 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
+import cloudpickle
 import numpy as np
 import numpy.typing as npt
 
+from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
 from topology.nodes.replay.step_buffer import StepBuffer, Steps
-from topology.nodes.replay.structure import Path, show_path
+from topology.nodes.replay.structure import Path, Shape, describe, paths, show_path
 
-__all__ = ["ColumnHistory", "Span", "Spans", "TrajectoryColumn"]
+__all__ = ["ColumnHistory", "Span", "Spans", "TrajectoryColumn", "layout_of", "pattern_of"]
 
 _MOST_FORMS = 1024
 _FORM_STRIDE = 1 << 32  # so that the sum of a form and a column tells both
@@ -236,3 +238,19 @@ class TrajectoryColumn:
 
     def __repr__(self) -> str:
         return f"<TrajectoryColumn {show_path(self.path)} {list(self.span.steps)}>"
+
+
+def pattern_of(leaf: TrajectoryColumn, base: int) -> tuple[Any, ...]:
+    """What two leaves have in common that take the same cells relative to their items' first steps."""
+    steps = leaf.span.steps
+    if type(steps) is range:
+        return leaf.column, steps.start - base, steps.stop - base, steps.step, leaf.is_squeezed
+    return leaf.column, tuple([step - base for step in steps]), leaf.is_squeezed
+
+
+def layout_of(shape: Shape, leaves: Sequence[TrajectoryColumn], base: int) -> LayoutSpec:
+    """The layout of items with that structure and these leaves, relative to the step `base`."""
+    patterns = tuple(
+        LeafPattern(leaf.column, tuple(step - base for step in leaf.span.steps), leaf.is_squeezed) for leaf in leaves
+    )
+    return LayoutSpec(patterns, describe(shape), cloudpickle.dumps(shape), tuple(paths(shape)))

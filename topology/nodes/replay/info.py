@@ -35,6 +35,11 @@ class SampleInfo(NamedTuple):
     priority: Any
     times_sampled: Any
 
+    @classmethod
+    def zeros(cls) -> SampleInfo:
+        """Zeros for all fields: of a sample that comes from elsewhere."""
+        return cls(0, 0.0, 0, 0.0, 0)
+
 
 class ReplaySample(NamedTuple):
     """A sample: what is known about it, and the data in the structure the writer gave it."""

@@ -43,12 +43,14 @@ class LayoutSpec(NamedTuple):
         structure_key: text that tells structures apart, the same in every process.
         structure: the pickled structure. The server hands it on and never opens it.
         paths: path of each leaf, for messages.
+        of_steps: whether a signature may also be that of one of its steps, as with Reverb's first writer.
     """
 
     leaves: tuple[LeafPattern, ...]
     structure_key: str
     structure: bytes
     paths: tuple[Path, ...]
+    of_steps: bool = False
 
     def offsets(self) -> list[int]:
         """The distinct steps that the leaves use, in order."""
@@ -79,6 +81,7 @@ class Layout:
         choices: positions among the item's rows, [t] each; leaves that take the same rows share one.
         leaves: where each leaf comes from.
         signature: path, shape and dtype of each leaf.
+        of_steps: see `LayoutSpec`.
         item_bytes: bytes of the leaves of one item.
         paths: path of each leaf.
         merge_key: layouts of equal key give batches that can be one: same structure, shapes and dtypes.
@@ -90,6 +93,7 @@ class Layout:
         "item_bytes",
         "leaves",
         "merge_key",
+        "of_steps",
         "offsets",
         "paths",
         "signature",
@@ -115,6 +119,7 @@ class Layout:
             for path, leaf in zip(spec.paths, self.leaves, strict=True)
         )
         self.paths = spec.paths
+        self.of_steps = spec.of_steps
         self.item_bytes = sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.signature)
         self.merge_key = (spec.structure_key, tuple((shape, dtype) for _, shape, dtype in self.signature))
 
@@ -123,7 +128,7 @@ class Layout:
         """The layout as a writer would describe it."""
         steps = [tuple(self.offsets[choice].tolist()) for choice in self.choices]
         leaves = tuple(LeafPattern(leaf.column, steps[leaf.choice], leaf.steps is None) for leaf in self.leaves)
-        return LayoutSpec(leaves, self.structure_key, self.structure, self.paths)
+        return LayoutSpec(leaves, self.structure_key, self.structure, self.paths, self.of_steps)
 
 
 def _leaf_shape(column: ColumnSpec, leaf: Leaf) -> tuple[int, ...]:
@@ -158,7 +163,7 @@ class Store:
 
     def layout(self, group: RowGroup, spec: LayoutSpec) -> Layout:
         """The layout of items that are described by `spec`, over the steps of `group`."""
-        key = (id(group), spec.leaves, spec.structure_key)
+        key = (id(group), spec.leaves, spec.structure_key, spec.of_steps)
         with self._lock:
             found = self._layouts.get(key)
             if found is None:

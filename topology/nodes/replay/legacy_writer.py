@@ -39,6 +39,7 @@ class Writer:
 
     def __init__(self, writer: TrajectoryWriter, max_in_flight_items: int | None) -> None:
         self._writer = writer
+        writer.signature_may_be_of_steps = True
         self._most = max_in_flight_items
         self._closed = False
 

@@ -22,16 +22,22 @@ __all__ = ["Link", "LocalLink", "RemoteLink", "SampleCallArguments"]
 
 
 class SampleCallArguments(NamedTuple):
-    """A wish for a batch: `batch_size` items of `table`, waited for `timeout_s` seconds; each once if `distinct`."""
+    """A wish for a batch: `batch_size` items of `table`, waited for `timeout_s` seconds; each once if `distinct`.
+
+    With `some` it is a wish for 1 to `batch_size` items: those that can be drawn when the first can.
+    """
 
     table: str
     batch_size: int
     timeout_s: float | None
     distinct: bool = False
+    some: bool = False
 
     @property
     def method(self) -> str:
         """The service's method."""
+        if self.some:
+            return "sample_some"
         return "sample_distinct" if self.distinct else "sample"
 
     @property

@@ -213,13 +213,13 @@ def _merge(path: tuple[str | int, ...], nodes: Sequence[PatternNode], steps: Seq
     found = [steps[node.flat_source_index] for node in nodes]
     if any(spec.dtype != found[0].dtype for spec in found):
         raise ValueError(
-            f"Configs produce trajectories with multiple dtypes at {name}. Got {[str(spec.dtype) for spec in found]}."
+            f"Configs produce trajectories with multiple dtypes at {path}. Got {[str(spec.dtype) for spec in found]}."
         )
     shapes = [
         spec.shape if node.length is None else (node.length, *spec.shape)
         for node, spec in zip(nodes, found, strict=True)
     ]
     if any(len(shape) != len(shapes[0]) or shape[1:] != shapes[0][1:] for shape in shapes):
-        raise ValueError(f"Configs produce trajectories with incompatible shapes at {name}. Got {shapes}.")
+        raise ValueError(f"Configs produce trajectories with incompatible shapes at {path}. Got {shapes}.")
     same = all(shape == shapes[0] for shape in shapes)
     return Spec(shapes[0] if same else (None, *shapes[0][1:]), found[0].dtype, name)

@@ -150,15 +150,22 @@ class SampleRequest:
         count: samples wanted; at least 1.
         done: called once, without any lock held, with what was drawn, or the error. Who gets the picks releases them.
         distinct: whether no item may be among them twice.
+        some: whether it ends with what can be drawn at once, if that is at least one.
     """
 
-    __slots__ = ("count", "distinct", "done", "error", "picks", "since_s")
+    __slots__ = ("count", "distinct", "done", "error", "picks", "since_s", "some")
 
     def __init__(
-        self, count: int, done: Callable[[list[Picks], Exception | None], None], *, distinct: bool = False
+        self,
+        count: int,
+        done: Callable[[list[Picks], Exception | None], None],
+        *,
+        distinct: bool = False,
+        some: bool = False,
     ) -> None:
         self.count = count
         self.distinct = distinct
+        self.some = some
         self.done = done
         self.picks: list[Picks] = []
         self.error: Exception | None = None

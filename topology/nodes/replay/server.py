@@ -61,6 +61,12 @@ class _Handlers:
         return self._service.sample_distinct(table, batch_size, timeout_s, landing)
 
     @courier.asynchronous
+    def sample_some(
+        self, table: str, at_most: int, timeout_s: float | None, landing: LandingAddress | None = None
+    ) -> Future[SampleBatch]:
+        return self._service.sample_some(table, at_most, timeout_s, landing)
+
+    @courier.asynchronous
     def lend_memory(self, address: MemoryAddress) -> Future[None]:
         return self._service.lent_memory.lend(address)
 

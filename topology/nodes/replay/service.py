@@ -176,6 +176,7 @@ class ReplayService:
         landing: LandingAddress | None = None,
         *,
         distinct: bool = False,
+        some: bool = False,
     ) -> Future[SampleBatch]:
         """Draws `batch_size` items. The result comes when the limiter has let all of them pass.
 
@@ -187,12 +188,13 @@ class ReplayService:
             timeout_s: `ReplayDeadlineExceeded` after so many seconds; None waits for ever.
             landing: memory lent by the caller, for large leaves; used when it is known here.
             distinct: whether no item may be in the batch twice.
+            some: whether to reply with what can be drawn at once, as soon as that is at least one item.
         """
         found = find_table(self.tables, table)
         if batch_size < 1:
             raise ValueError(f"table {table!r}: batch_size must be at least 1, got {batch_size}")
         call = SampleCall(found, self._copiers, self.lent_memory.placer(landing))
-        request = SampleRequest(batch_size, call.drawn, distinct=distinct)
+        request = SampleRequest(batch_size, call.drawn, distinct=distinct, some=some)
         ended = found.sample(request)
         call.submitted()
         if not ended:
@@ -207,6 +209,12 @@ class ReplayService:
         Errors: `ValueError`, when the table can never hold so many.
         """
         return self.sample(table, batch_size, timeout_s, landing, distinct=True)
+
+    def sample_some(
+        self, table: str, at_most: int, timeout_s: float | None = None, landing: LandingAddress | None = None
+    ) -> Future[SampleBatch]:
+        """Like `sample`, for 1 to `at_most` items: those that can be drawn when the first can."""
+        return self.sample(table, at_most, timeout_s, landing, some=True)
 
     def _wait_for_sample(
         self, table: Table, request: SampleRequest, reply: Future[SampleBatch], timeout_s: float | None

@@ -175,6 +175,7 @@ def _layout_entry(layout: Layout, group: int) -> dict[str, Any]:
         "group": group,
         "leaves": spec.leaves,
         "structure_key": spec.structure_key,
+        "of_steps": spec.of_steps,
         "structure": base64.b64encode(spec.structure).decode(),
         "paths": [[key if isinstance(key, int | str) else str(key) for key in path] for path in spec.paths],
     }
@@ -237,7 +238,8 @@ def _load_layout(entry: dict[str, Any], store: Store, loaded: Sequence[_Loaded])
     found = loaded[entry["group"]]
     leaves = tuple(LeafPattern(column, tuple(steps), squeezed) for column, steps, squeezed in entry["leaves"])
     structure = base64.b64decode(entry["structure"])
-    spec = LayoutSpec(leaves, entry["structure_key"], structure, tuple(_keys(path) for path in entry["paths"]))
+    item_paths = tuple(_keys(path) for path in entry["paths"])
+    spec = LayoutSpec(leaves, entry["structure_key"], structure, item_paths, entry.get("of_steps", False))
     return store.layout(found[0], spec), found
 
 
@@ -247,7 +249,8 @@ def _check(
     for name, entry in index["tables"].items():
         for part in entry["parts"]:
             try:
-                tables[name].check_item(layouts[part["layout"]][0].signature)
+                layout = layouts[part["layout"]][0]
+                tables[name].check_item(layout.signature, of_steps=layout.of_steps)
             except ValueError as error:
                 raise CheckpointError(
                     f"{folder} has items that the table's signature does not admit: {error}. Start with the old "

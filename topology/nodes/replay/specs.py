@@ -44,8 +44,9 @@ class Spec:
         shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
         if shape is None or dtype is None:
             raise TypeError(f"a signature is made of objects with shape and dtype, got {spec!r}")
-        dtype = getattr(dtype, "as_numpy_dtype", dtype)  # TensorFlow has dtypes of its own
-        return cls(tuple(shape), dtype, getattr(spec, "name", None))
+        dtype = getattr(dtype, "as_numpy_dtype", dtype)  # TensorFlow has dtypes of its own, and shapes
+        sizes = shape.as_list() if hasattr(shape, "as_list") else shape
+        return cls(tuple(sizes), dtype, getattr(spec, "name", None))
 
     def admits(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
         """Whether data of that shape and dtype fits."""
@@ -84,12 +85,19 @@ class Signature:
         self.specs = [Spec.of(leaf) for leaf in leaves]
         self.tree = unflatten(shape, self.specs)
 
-    def check(self, table: str, leaves: Sequence[LeafSpec]) -> None:
+    def check(self, table: str, leaves: Sequence[LeafSpec], *, of_steps: bool = False) -> None:
         """Checks the leaves of an item.
+
+        Args:
+            table: for messages.
+            leaves: of the item.
+            of_steps: whether it will do that the signature is that of a step of the item.
 
         Raises:
             ValueError: their number, a shape or a dtype differs; the text names the path and both sides.
         """
+        if of_steps and self._admits_steps(leaves):
+            return
         if len(leaves) != len(self.specs):
             given = ", ".join(show_path(path) for path, _, _ in leaves)
             wanted = ", ".join(map(show_path, self.paths))
@@ -106,3 +114,9 @@ class Signature:
                     f"table {table!r}: column {place} of the item is {Spec(shape, dtype)}, "
                     f"the table's signature says {expected}"
                 )
+
+    def _admits_steps(self, leaves: Sequence[LeafSpec]) -> bool:
+        return len(leaves) == len(self.specs) and all(
+            bool(shape) and spec.admits(shape[1:], dtype)
+            for (_, shape, dtype), spec in zip(leaves, self.specs, strict=True)
+        )

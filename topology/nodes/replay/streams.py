@@ -174,7 +174,7 @@ class Stream:
         table = find_table(self._tables, run.table)
         layout = self._layouts[run.layout]
         if (run.table, run.layout) not in self._admitted:
-            table.check_item(layout.signature)
+            table.check_item(layout.signature, of_steps=layout.of_steps)
             self._admitted.add((run.table, run.layout))
         check_priorities(run.table, run.priorities)
         return _Checked(table, layout, run)

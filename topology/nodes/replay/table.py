@@ -147,14 +147,14 @@ class Table:
                 table_worker_time=self._watch.read(),
             )
 
-    def check_item(self, leaves: Sequence[LeafSpec]) -> None:
-        """Checks the leaves of an item against the signature.
+    def check_item(self, leaves: Sequence[LeafSpec], *, of_steps: bool = False) -> None:
+        """Checks the leaves of an item against the signature. See `Signature.check`.
 
         Raises:
             ValueError: they differ.
         """
         if self._signature is not None:
-            self._signature.check(self.name, leaves)
+            self._signature.check(self.name, leaves, of_steps=of_steps)
 
     @contextmanager
     def locked(self) -> Iterator[TableCore]:

@@ -12,18 +12,17 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, final
 
-import cloudpickle
 import numpy as np
 
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.errors import CourierError, ReplayError
-from topology.nodes.replay.history import TrajectoryColumn
-from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
+from topology.nodes.replay.history import TrajectoryColumn, layout_of, pattern_of
+from topology.nodes.replay.layouts import LeafPattern
 from topology.nodes.replay.options import check_column_settings
 from topology.nodes.replay.sender import Backend, Sender
 from topology.nodes.replay.specs import LeafSpec
 from topology.nodes.replay.step_buffer import StepBuffer
-from topology.nodes.replay.structure import Matcher, Shape, describe, flatten, paths, show_path
+from topology.nodes.replay.structure import Matcher, Shape, flatten, show_path
 from topology.nodes.replay.templates import Template
 from topology.nodes.replay.text import as_array
 
@@ -54,6 +53,9 @@ class TrajectoryWriter:
 
     An error the server reports (or the end of the program) is raised by the next call of any method. The items that
     were under way then are lost; the writer stays usable.
+
+    Attributes:
+        signature_may_be_of_steps: whether items may go to a table whose signature is that of one of their steps.
 
     Args:
         backend: the client.
@@ -87,6 +89,7 @@ class TrajectoryWriter:
         # First step, stop (both relative to the next step) and layout of trajectories that were built lately.
         self._recent: dict[tuple[Any, ...], tuple[int, int, int]] = {}
         self._admitted: set[tuple[str, int]] = set()
+        self.signature_may_be_of_steps = False
         self._step_is_open = False
         self._episode = secrets.randbits(64)
         self._episode_steps = 0
@@ -312,17 +315,19 @@ class TrajectoryWriter:
         if not spans:
             raise ValueError("an item needs at least one step; every leaf of the trajectory is empty")
         first = min(span.first for span in spans)
-        key = (shape, *[_pattern(leaf, first) for leaf in leaves])
+        key = (shape, *[pattern_of(leaf, first) for leaf in leaves])
         number = self._layout_of.get(key)
         if number is None:
-            number = self._layout_of[key] = self._sender.outbox.add_layout(_layout_spec(shape, leaves, first))
+            spec = layout_of(shape, leaves, first)._replace(of_steps=self.signature_may_be_of_steps)
+            number = self._layout_of[key] = self._sender.outbox.add_layout(spec)
         return first, max(span.last for span in spans) + 1, number
 
     def _admit(self, table: str, layout: int) -> None:
         if self._validate:
             signature = self._backend.signature(table)
             if signature is not None:
-                signature.check(table, [self._leaf_spec(leaf) for leaf in self._sender.outbox.layout(layout).leaves])
+                spec = self._sender.outbox.layout(layout)
+                signature.check(table, [self._leaf_spec(leaf) for leaf in spec.leaves], of_steps=spec.of_steps)
         self._admitted.add((table, layout))
 
     def _leaf_spec(self, leaf: LeafPattern) -> LeafSpec:
@@ -383,18 +388,3 @@ class TrajectoryWriter:
             return
         self._closed = True
         self._sender.close()
-
-
-def _pattern(leaf: TrajectoryColumn, base: int) -> tuple[Any, ...]:
-    """What two leaves have in common that take the same cells relative to their items' first steps."""
-    steps = leaf.span.steps
-    if type(steps) is range:
-        return leaf.column, steps.start - base, steps.stop - base, steps.step, leaf.is_squeezed
-    return leaf.column, tuple([step - base for step in steps]), leaf.is_squeezed
-
-
-def _layout_spec(shape: Shape, leaves: Sequence[TrajectoryColumn], base: int) -> LayoutSpec:
-    patterns = tuple(
-        LeafPattern(leaf.column, tuple(step - base for step in leaf.span.steps), leaf.is_squeezed) for leaf in leaves
-    )
-    return LayoutSpec(patterns, describe(shape), cloudpickle.dumps(shape), tuple(paths(shape)))
