@@ -256,8 +256,14 @@ def test_infer_signature(patterns, spec, expected):
         ([("a", {"x": REF["a"][-1]}), ("b", {"x": REF["a"][-1]})], "same table but provided configs included a, b"),
         ([("a", {"x": REF["a"][-1]}), ("a", {"y": REF["a"][-1]})], "exactly the same pattern_structure"),
         ([("a", {"x": REF["a"][-1]}), ("a", {"x": REF["b"]["c"][-1]})], r"multiple dtypes at \('x',\)"),
-        ([("a", {"x": REF["a"][-1]}), ("a", {"x": REF["a"][-2:]})], r"incompatible shapes at \('x',\). Got \[\(\), \(2,\)\]"),
-        ([("a", {"x": REF["b"]["d"][0][-2:]}), ("a", {"x": REF["b"]["d"][1][-2:]})], r"incompatible shapes at \('x',\)"),
+        (
+            [("a", {"x": REF["a"][-1]}), ("a", {"x": REF["a"][-2:]})],
+            r"incompatible shapes at \('x',\). Got \[\(\), \(2,\)\]",
+        ),
+        (
+            [("a", {"x": REF["b"]["d"][0][-2:]}), ("a", {"x": REF["b"]["d"][1][-2:]})],
+            r"incompatible shapes at \('x',\)",
+        ),
     ],
 )
 def test_infer_signature_refuses(configs, match):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Self, final
+from typing import Any, ClassVar, Self, final
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,9 @@ class Client:
             of the writer raise `ConnectionBroken`; it keeps what is not confirmed, and the next call waits again.
     """
 
+    trajectory_writer_kind: ClassVar[type[TrajectoryWriter]] = TrajectoryWriter
+    structured_writer_kind: ClassVar[type[StructuredWriter]] = StructuredWriter
+
     def __init__(
         self,
         server_address: str,
@@ -59,7 +62,7 @@ class Client:
         self._signatures: dict[str, Signature | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Client, (self._address,)  # the secret is that of the node where it arrives
+        return type(self), (self._address,)  # the secret is that of the node where it arrives
 
     def __repr__(self) -> str:
         return f"<replay.Client {self._address}>"
@@ -116,7 +119,7 @@ class Client:
             validate_items: whether items are checked against the table's signature here, before they are sent; the
                 server checks them in any case.
         """
-        return TrajectoryWriter(
+        return self.trajectory_writer_kind(
             _WriterBackend(self), num_keep_alive_refs, validate_items=validate_items, patience_s=self._patience_s
         )
 
@@ -126,7 +129,8 @@ class Client:
         Raises:
             ValueError: there is no config.
         """
-        return StructuredWriter(self.trajectory_writer(StructuredWriter.num_keep_alive_refs(configs)), configs)
+        kind = self.structured_writer_kind
+        return kind(self.trajectory_writer(kind.num_keep_alive_refs(configs)), configs)
 
     def writer(
         self,

@@ -138,8 +138,10 @@ class ColumnHistory:
         steps = range(self._buffer.history_first, self._buffer.next_step)
         return TrajectoryColumn(self._column, self._spans.make(tuple([steps[i] for i in index])), self._spans)
 
-    def __iter__(self) -> Iterator[TrajectoryColumn]:
-        return (self[i] for i in range(len(self)))
+    def __iter__(self) -> Iterator[TrajectoryColumn | None]:
+        """Every cell; None for those that were never set."""
+        known, first = self._buffer.columns[self._column], self._buffer.history_first
+        return (self[i] if known.has(first + i) else None for i in range(len(self)))
 
     @property
     def path(self) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import final
+from typing import Self, final
 
 from topology.nodes import courier
 from topology.nodes.replay.checkpointers import CheckpointerBase
@@ -71,7 +71,6 @@ class _Handlers:
         return self._service.lent_memory.lend(address)
 
 
-@final
 class Server:
     """Serves tables.
 
@@ -145,7 +144,7 @@ class Server:
         """A client for this process, without a connection; pickled, it becomes one with a connection."""
         return Client(self.address, service=self._service)
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from topology.nodes.replay.cell_errors import CellMismatch
 from topology.nodes.replay.messages import Cells, LentArray
 from topology.nodes.replay.region_pool import PooledRegion, RegionPool
 from topology.nodes.replay.shared_memory import FIRST_BYTE, aligned, view
@@ -64,12 +65,10 @@ class _Column:
             python = _PYTHON_NUMBERS.get(dtype)
             self.plain = (dtype.type,) if python is None else (dtype.type, python)
 
-    def refuse(self, value: npt.NDArray[Any], given: str) -> ValueError:
+    def refuse(self, value: npt.NDArray[Any], given: str) -> CellMismatch:
         assert self.dtype is not None
-        return ValueError(
-            f"column {show_path(self.path)} holds {Spec(self.shape, self.dtype)}, "
-            f"{given} {Spec(value.shape, value.dtype)}"
-        )
+        known, found = Spec(self.shape, self.dtype), Spec(value.shape, value.dtype)
+        return CellMismatch(f"column {show_path(self.path)} holds {known}, {given} {found}", self.path, known, found)
 
     def mark(self, first: int, stop: int) -> None:
         """Notes that the steps from `first` to before `stop` have a value now."""

@@ -13,7 +13,7 @@ step. Columns that no config uses are not kept.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Self, final
 
 from topology.nodes.replay.conditions import Condition, ConditionBuilder, Situation
 from topology.nodes.replay.patterns import (
@@ -66,7 +66,6 @@ class _State:
         self.applied_at = self.looked_at = -1
 
 
-@final
 class StructuredWriter:
     """Appends steps and makes items by its configs. For one thread. See `Client.structured_writer`.
 
@@ -93,7 +92,7 @@ class StructuredWriter:
             raise ValueError("a structured writer needs at least one config, got none")
         return max(node.age for config in configs for node in config.nodes)
 
-    def __enter__(self) -> StructuredWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: object) -> None:

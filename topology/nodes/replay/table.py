@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ from topology.nodes.replay.stopwatch import Stopwatch
 __all__ = ["Table"]
 
 
-@final
 class Table:
     """A table of a replay server. Thread-safe.
 

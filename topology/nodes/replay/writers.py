@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any, final
+from typing import Any, Self
 
 import numpy as np
 
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.errors import CourierError, ReplayError
+from topology.nodes.replay.cell_errors import CellSetTwice
 from topology.nodes.replay.history import TrajectoryColumn, layout_of, pattern_of
 from topology.nodes.replay.layouts import LeafPattern
 from topology.nodes.replay.options import check_column_settings
@@ -32,7 +33,6 @@ _MOST_RECENT = 1024
 _ARRAYS = (np.ndarray, np.generic)
 
 
-@final
 class TrajectoryWriter:
     """Writes steps and items to the tables of one server. For one thread.
 
@@ -95,7 +95,7 @@ class TrajectoryWriter:
         self._episode_steps = 0
         self._closed = False
 
-    def __enter__(self) -> TrajectoryWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -183,9 +183,11 @@ class TrajectoryWriter:
             if known.dtype is None or value.dtype != known.dtype or value.shape != known.shape:
                 buffer.check(column, value)
             if self._step_is_open and known.has(step):
-                raise ValueError(
+                raise CellSetTwice(
                     f"field {self._template.path_text(column)} was set in this step already, by an earlier partial "
-                    f"append; leave it out or give None"
+                    "append; leave it out or give None",
+                    buffer.columns[column].path,
+                    leaf,
                 )
             cells.append((column, value[()] if value.dtype.kind == "O" else value))
         if not self._step_is_open:
