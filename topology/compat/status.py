@@ -118,7 +118,9 @@ def _kinds_of(kind: type[errors.CourierError]) -> Iterator[type[errors.CourierEr
 def _as_status(error: Exception, traceback: str) -> Exception:
     if isinstance(error, errors.RemoteError):  # what was raised could not travel
         return _unknown(error.type_name, traceback)
-    if isinstance(error, errors.CourierError):
+    if isinstance(
+        error, errors.CourierError | errors.ReplayError
+    ):  # of the service itself, and say all there is to say
         return error
     kind = _status_kind(type(error))
     if kind is None:
