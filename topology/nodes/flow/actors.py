@@ -1,0 +1,182 @@
+"""Workers as the driver of a plan sees them: something with a name that takes calls in order."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from typing import Any, final
+
+from topology.errors import ConnectionBroken, CourierClosed
+from topology.nodes.courier import codec
+from topology.nodes.courier.calls import RawReply
+from topology.nodes.courier.client import Client, raw_caller
+from topology.nodes.courier.server import Server, bind_object
+from topology.nodes.courier.wire import Kind
+from topology.nodes.flow.shards import HOST_OPTIONS, ParallelIteratorWorker
+
+__all__ = ["Actor", "ActorGroup", "as_actors", "broadcast", "host"]
+
+_logger = logging.getLogger(__name__)
+_numbers = itertools.count()
+
+
+@final
+class Actor:
+    """A worker: its name and a courier client of it. Equal to another one of the same address; picklable.
+
+    Remote methods are methods: `actor.futures.set_weights(weights)` is a future, `actor.get_weights()` blocks.
+
+    Args:
+        client: of a `ParallelIteratorWorker`, served with `HOST_OPTIONS`.
+        name: for people, e.g. "worker/3"; the address by default.
+    """
+
+    def __init__(self, client: Client, name: str = "") -> None:
+        self.client = client
+        self.name = name or str(client.address)
+
+    @property
+    def members(self) -> tuple[Actor, ...]:
+        """Itself: see `ActorGroup`."""
+        return (self,)
+
+    @property
+    def futures(self) -> Any:
+        """The remote methods, each returning a future."""
+        return self.client.futures
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        found: Callable[..., Any] = getattr(self.client, method)
+        return found
+
+    def submit(self, method: str, *args: Any) -> Future[Any]:
+        """Calls a remote method. Calls of one actor are begun in the order in which they are submitted."""
+        future: Future[Any] = getattr(self.client.futures, method)(*args)
+        return future
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Actor) and other.client.address == self.client.address
+
+    def __hash__(self) -> int:
+        return hash(self.client.address)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Actor, (self.client, self.name)
+
+    def __repr__(self) -> str:
+        return f"<Actor {self.name}>"
+
+
+@final
+class ActorGroup:
+    """Several workers that one value came from.
+
+    Attributes:
+        members: each once.
+    """
+
+    def __init__(self, members: Iterable[Actor]) -> None:
+        self.members = tuple(members)
+
+    def __iter__(self) -> Iterator[Actor]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __repr__(self) -> str:
+        return f"<ActorGroup of {', '.join(actor.name for actor in self.members)}>"
+
+
+def host(worker: ParallelIteratorWorker, name: str = "", options: Mapping[str, Any] = HOST_OPTIONS) -> Actor:
+    """Serves a worker in this process, at an address of its own, as long as the actor returned is kept.
+
+    Args:
+        worker: to be served.
+        name: for people.
+        options: of the server.
+    """
+    server = Server(name or f"shard {next(_numbers)}", **options)
+    bind_object(server, worker)
+    server.start()
+    client = Client(server.address)
+    actor = Actor(client, name or server.name)
+    weakref.finalize(actor, _end, client, server)
+    return actor
+
+
+def _end(client: Client, server: Server) -> None:
+    client.close()
+    server.stop(1.0)
+
+
+def as_actors(workers: Iterable[Actor | Client | ParallelIteratorWorker]) -> list[Actor]:
+    """Workers of any kind as actors: those that are objects of this process are served.
+
+    Raises:
+        TypeError: something else.
+    """
+    actors = []
+    for worker in workers:
+        if isinstance(worker, ParallelIteratorWorker):
+            actors.append(host(worker))
+        elif isinstance(worker, Client):
+            actors.append(Actor(worker))
+        elif isinstance(worker, Actor):
+            actors.append(worker)
+        else:
+            raise TypeError(f"a worker is an Actor, a courier client or a ParallelIteratorWorker, got {worker!r}")
+    return actors
+
+
+def broadcast(
+    actors: Iterable[Actor], method: str, *args: Any, on_error: Callable[[Actor, Exception], None] | None = None
+) -> list[Future[RawReply]]:
+    """Calls a method of many actors with the same arguments, which are serialised once. Does not wait.
+
+    Args:
+        actors: whom to call.
+        method: its name.
+        *args: its arguments.
+        on_error: told of what the method raised. That an actor has gone is not told here: whoever waits for its items
+            hears of it.
+    """
+    body, buffers = codec.encode_call(args, {})
+    futures = []
+    for actor in actors:
+        future = raw_caller(actor.client)(method, body, buffers)
+        future.add_done_callback(_Observer(actor, method, on_error))
+        futures.append(future)
+    return futures
+
+
+@final
+class _Observer:
+    def __init__(self, actor: Actor, method: str, on_error: Callable[[Actor, Exception], None] | None) -> None:
+        self._actor = actor
+        self._method = method
+        self._on_error = on_error
+
+    def __call__(self, future: Future[RawReply]) -> None:
+        error = _error_of(future)
+        if error is None or isinstance(error, ConnectionBroken | CourierClosed):
+            return
+        if self._on_error is None:
+            _logger.error("%s of %s failed", self._method, self._actor.name, exc_info=error)
+        else:
+            self._on_error(self._actor, error)
+
+
+def _error_of(future: Future[RawReply]) -> Exception | None:
+    if future.cancelled():
+        return None
+    error = future.exception()
+    if error is not None:
+        return error if isinstance(error, Exception) else None
+    reply = future.result()
+    return codec.decode_error(reply.body) if reply.kind == Kind.ERROR else None

@@ -1,0 +1,121 @@
+"""How a plan waits: for the first of many events, in one thread, without polling.
+
+A stage of a plan is asked for an item with a `Waker`. If it has none it says why (`Signal`) and remembers the waker;
+whatever may change the answer (a reply, room in a queue) wakes it, from any thread. The thread that drives the plan
+then asks again. Nobody ever asks without having been woken.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+import weakref
+from collections.abc import Callable
+from typing import final
+
+from topology.clock import SYSTEM_CLOCK, Clock
+from topology.context import StopToken, try_get_context
+from topology.errors import ProgramStopped
+
+__all__ = ["Signal", "Waker"]
+
+
+class Signal(enum.Enum):
+    """Why a stage has no item now.
+
+    PENDING: one is under way, whatever the other flows of the plan do. `Concurrently` in turns waits for it.
+    STALLED: another flow has to act first, say fill a replay buffer or empty a queue: the turn goes to the others.
+    END: there will never be one again.
+    """
+
+    PENDING = enum.auto()
+    STALLED = enum.auto()
+    END = enum.auto()
+
+
+@final
+class Waker:
+    """Wakes the one thread that drives a plan.
+
+    Args:
+        clock: of the deadlines.
+        stop: ends every wait with `ProgramStopped`; that of the current node by default.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, stop: StopToken | None = None) -> None:
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._awake = False
+        self._stopped = False
+        self._armed = False
+        self._until: float | None = None
+        context = try_get_context()
+        token = stop or (context.stop if context is not None else None)
+        if token is not None:
+            _subscribe(token, weakref.WeakMethod(self._on_stop))
+
+    @property
+    def clock(self) -> Clock:
+        """Tells the time of the deadlines."""
+        return self._clock
+
+    def clear(self) -> None:
+        """Forgets earlier wake-ups; call it before asking a stage."""
+        self._awake = False
+        self._armed = False
+        self._until = None
+
+    def arm(self) -> None:
+        """Says that somebody outside this thread will call `wake`, sooner or later."""
+        self._armed = True
+
+    def wake_at(self, time_s: float) -> None:
+        """Ends the wait at that time of the clock at the latest."""
+        self._armed = True
+        self._until = time_s if self._until is None else min(self._until, time_s)
+
+    def wake(self) -> None:
+        """Ends the wait, or the next one. From any thread; cheap when nobody waits."""
+        if self._awake:
+            return
+        with self._condition:
+            self._awake = True
+            self._condition.notify_all()
+
+    def wait(self) -> None:
+        """Blocks until `wake`, the earliest `wake_at`, or the stop of the program.
+
+        Raises:
+            ProgramStopped: the program stops.
+            RuntimeError: nobody has promised to wake it: the plan can never go on.
+        """
+        with self._condition:
+            if not self._armed and not self._awake and not self._stopped:
+                raise RuntimeError(
+                    "the plan can never go on: every flow in it waits for another one that nobody drives. A replay "
+                    "buffer needs a flow that fills it, and both halves of duplicate() must be driven: join them "
+                    "with Concurrently()"
+                )
+            timeout_s = None if self._until is None else max(0.0, self._until - self._clock.monotonic())
+            self._clock.wait_for(self._condition, self._is_over, timeout_s)
+        if self._stopped:
+            raise ProgramStopped("the program stopped while a plan waited for its next item")
+
+    def _is_over(self) -> bool:
+        return self._awake or self._stopped
+
+    def _on_stop(self) -> None:
+        with self._condition:
+            self._stopped = True
+            self._condition.notify_all()
+
+
+def _subscribe(token: StopToken, handler: weakref.WeakMethod[Callable[[], None]]) -> None:
+    """The program must not keep the wakers of iterators that everybody else has dropped."""
+
+    def tell() -> None:
+        on_stop = handler()
+        if on_stop is not None:
+            on_stop()
+
+    token.subscribe(tell)

@@ -1,0 +1,124 @@
+"""What becomes of workers that fail: they are asked again, left out, or the failure is raised."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, final
+
+from topology.errors import CourierClosed
+from topology.nodes.flow.actors import Actor
+
+__all__ = ["Crew", "Verdict", "WorkerFailures"]
+
+_logger = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WorkerFailures:
+    """What to do when a worker raises, or goes away.
+
+    The plan goes on with what it has in every case: nothing is built anew.
+
+    Attributes:
+        max_restarts: how often each worker may fail. A worker that raised recovers and is asked again; one that went
+            away is waited for, since its launcher may start it again (`restarts` of `lp.launch`).
+        patience_s: seconds to wait for a worker that went away, each time.
+        leave_out: whether the others go on without a worker that has failed more often; the failure is raised when it
+            was the last one. Otherwise it is raised at once.
+    """
+
+    max_restarts: int = 0
+    patience_s: float = 60.0
+    leave_out: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < 0 or not self.patience_s > 0:
+            raise ValueError(
+                f"max_restarts must be at least 0 and patience_s above 0, got {self.max_restarts}, {self.patience_s}"
+            )
+
+
+class Verdict(enum.Enum):
+    """What becomes of a worker that failed."""
+
+    RAISE = enum.auto()
+    RETRY = enum.auto()
+    LEAVE_OUT = enum.auto()
+
+
+def _nothing(actor: Actor) -> Future[Any] | None:  # noqa: ARG001 - a default
+    return None
+
+
+def _ignore(notes: Sequence[Any]) -> None:  # noqa: ARG001 - a default
+    return
+
+
+@final
+class Crew:
+    """Workers that a plan draws on, which of them are left, and what they told.
+
+    Args:
+        actors: all of them.
+        failures: what to do when one fails.
+        prepare: brings a worker that was started again up to date; called before it is asked for items.
+        on_notes: told what workers tell beside their items.
+    """
+
+    def __init__(
+        self,
+        actors: Iterable[Actor],
+        *,
+        failures: WorkerFailures | None = None,
+        prepare: Callable[[Actor], Future[Any] | None] = _nothing,
+        on_notes: Callable[[Sequence[Any]], None] = _ignore,
+    ) -> None:
+        self.actors = list(actors)
+        self.failures = failures or WorkerFailures()
+        self.prepare = prepare
+        self.on_notes = on_notes
+        self.failed: dict[Actor, int] = {}
+        self._gone: set[Actor] = set()
+
+    @property
+    def alive(self) -> list[Actor]:
+        """Workers that are not left out."""
+        return [actor for actor in self.actors if actor not in self._gone]
+
+    def is_gone(self, actor: Actor) -> bool:
+        """Whether a worker was left out."""
+        return actor in self._gone
+
+    def restored(self, actor: Actor) -> Actor:
+        """Takes a worker in again that was left out, for plans that are built from now on."""
+        self._gone.discard(actor)
+        self.failed.pop(actor, None)
+        return actor
+
+    def judge(self, actor: Actor, error: BaseException) -> Verdict:
+        """Decides on a failure, and remembers it."""
+        if isinstance(error, CourierClosed) or not isinstance(error, Exception):
+            return Verdict.RAISE  # this side ends
+        if actor in self._gone:
+            return Verdict.LEAVE_OUT
+        self.failed[actor] = self.failed.get(actor, 0) + 1
+        if self.failed[actor] <= self.failures.max_restarts:
+            _logger.warning("%s failed (%s): asked again", actor.name, _short(error))
+            return Verdict.RETRY
+        if not self.failures.leave_out:
+            return Verdict.RAISE
+        if len(self.alive) <= 1:
+            error.add_note(f"{actor.name} was the last worker: all {len(self.actors)} have failed")
+            return Verdict.RAISE
+        self._gone.add(actor)
+        _logger.warning("%s failed (%s): left out, %d workers go on", actor.name, _short(error), len(self.alive))
+        return Verdict.LEAVE_OUT
+
+
+def _short(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

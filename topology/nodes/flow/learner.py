@@ -1,0 +1,215 @@
+"""A learner in a thread beside the plan, between two bounded queues."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from topology.context import try_get_context
+from topology.nodes.flow.inspection import inspecting
+from topology.nodes.flow.metrics import LEARNER_INFO, WindowTimer
+from topology.nodes.flow.queues import Queue, QueueClosed
+
+if TYPE_CHECKING:
+    from topology.nodes.flow.batch import Batch
+    from topology.nodes.flow.worker import RolloutWorker
+
+__all__ = [
+    "LearnerOutput",
+    "LearnerThread",
+    "MinibatchBuffer",
+    "learner_of",
+    "learners_of",
+    "make_learner_thread",
+]
+
+_logger = logging.getLogger(__name__)
+
+
+class LearnerOutput(NamedTuple):
+    """What a learner tells of one batch.
+
+    Attributes:
+        env_steps: environment steps it learned from.
+        info: statistics by policy id.
+        agent_steps: steps of agents.
+    """
+
+    env_steps: int
+    info: dict[str, Any]
+    agent_steps: int
+
+
+@final
+class MinibatchBuffer:
+    """A ring of the latest batches, each of which is learned from several times.
+
+    Args:
+        inqueue: gives new batches.
+        size: batches in the ring.
+        num_passes: how often each is learned from.
+    """
+
+    def __init__(self, inqueue: Queue, size: int, num_passes: int) -> None:
+        if size < 1 or num_passes < 1:
+            raise ValueError(f"size and num_passes must be at least 1, got {size} and {num_passes}")
+        self._inqueue = inqueue
+        self._ring: deque[list[Any] | None] = deque([None] * size, size)
+        self._passes = num_passes
+
+    def get(self, timeout: float | None = None) -> tuple[Any, bool]:
+        """A batch, and whether this was its last time. Blocks, and raises, like `Queue.get`."""
+        place = self._ring[0]
+        if place is None:
+            place = [self._inqueue.get(timeout), self._passes]
+            self._ring[0] = place
+        place[1] -= 1
+        released = place[1] == 0
+        if released:
+            self._ring[0] = None
+        self._ring.rotate(-1)
+        return place[0], released
+
+
+@final
+class LearnerThread:
+    """Learns from the batches in `inqueue`, on the local worker; tells of each in `outqueue`.
+
+    Both queues are bounded: a plan that does not read `outqueue` stops the learner, a learner that is slow stops the
+    plan that fills `inqueue`. Without batches it waits, however long. When learning raises, the queues are closed with
+    that very exception, so that it comes out where the plan reads; the thread ends.
+
+    Attributes:
+        inqueue: batches to learn from.
+        outqueue: a `LearnerOutput` for each.
+        weights_version: updates made so far: that of the local worker.
+
+    Args:
+        local_worker: learns.
+        minibatch_buffer_size: see `MinibatchBuffer`.
+        num_sgd_iter: how often each batch is learned from.
+        learner_queue_size: most batches that wait.
+        learner_queue_timeout: seconds without a batch after which a line in the log says so.
+    """
+
+    closes_its_queues = True
+
+    def __init__(
+        self,
+        local_worker: RolloutWorker,
+        *,
+        minibatch_buffer_size: int = 1,
+        num_sgd_iter: int = 1,
+        learner_queue_size: int = 16,
+        learner_queue_timeout: float = 300.0,
+    ) -> None:
+        self.local_worker = local_worker
+        self.inqueue = Queue(learner_queue_size)
+        # Room for what may be told of everything that waits: then who fills the one never waits for the other.
+        self.outqueue = Queue(learner_queue_size * num_sgd_iter + 1)
+        self.buffer = MinibatchBuffer(self.inqueue, minibatch_buffer_size, num_sgd_iter)
+        self.error: BaseException | None = None
+        self._patience_s = learner_queue_timeout
+        self._timers = {name: WindowTimer() for name in ("queue", "grad")}
+        self._queue_sizes: deque[int] = deque(maxlen=50)
+        self._last_info: dict[str, Any] = {}
+        self._thread: threading.Thread | None = None
+        _learners.add(self)
+
+    @property
+    def weights_version(self) -> int:
+        """Updates made so far."""
+        return self.local_worker.weights_version
+
+    def start(self) -> None:
+        """Starts the thread. It ends with `stop`, with an error, and with the program."""
+        if inspecting():
+            return
+        self._thread = threading.Thread(target=self._run, name="flow learner", daemon=True)
+        self._thread.start()
+        context = try_get_context()
+        if context is not None:
+            context.stop.subscribe(self._close)
+
+    def is_alive(self) -> bool:
+        """Whether it learns, or waits for batches."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Ends the thread after the batch it learns from. Blocks until then, at most `timeout_s` seconds."""
+        self._close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def _close(self) -> None:
+        self.inqueue.close()
+        self.outqueue.close()
+
+    def _run(self) -> None:
+        try:
+            while not self.outqueue.closed:
+                self._step()
+        except QueueClosed:
+            pass
+        except BaseException as error:  # noqa: BLE001 - it is raised where the plan reads
+            error.add_note("raised in the learner's thread")
+            self.error = error
+            self.inqueue.close(error)
+            self.outqueue.close(error)
+        finally:
+            self._close()
+
+    def _step(self) -> None:
+        with self._timers["queue"]:
+            batch = self._next_batch()
+        with self._timers["grad"]:
+            info = self.local_worker.learn_on_batch(batch)
+        self._timers["grad"].push_units_processed(batch.count)
+        self._last_info = info
+        self._queue_sizes.append(self.inqueue.qsize())
+        self.outqueue.put(LearnerOutput(batch.count, info, batch.agent_steps()))
+
+    def _next_batch(self) -> Batch:
+        while True:
+            try:
+                batch: Batch = self.buffer.get(self._patience_s)[0]
+            except TimeoutError:
+                _logger.warning("the learner has had nothing to learn from for %g s; it waits on", self._patience_s)
+            else:
+                return batch
+
+    def add_learner_metrics(self, result: dict[str, Any]) -> dict[str, Any]:
+        """A result of `CollectMetrics`, with what the learner knows of itself."""
+        sizes = self._queue_sizes or [0]
+        info = result.setdefault("info", {})
+        info[LEARNER_INFO] = self._last_info
+        info["learner_queue"] = {"size_mean": sum(sizes) / len(sizes), "size_max": max(sizes)}
+        info["timing_breakdown"] = {
+            "learner_grad_time_ms": 1000 * self._timers["grad"].mean,
+            "learner_dequeue_time_ms": 1000 * self._timers["queue"].mean,
+        }
+        info["num_weight_updates"] = self.weights_version
+        return result
+
+
+_learners: weakref.WeakSet[LearnerThread] = weakref.WeakSet()
+
+
+def learner_of(queue: Queue) -> LearnerThread | None:
+    """The learner that one of the queues belongs to."""
+    return next((learner for learner in list(_learners) if queue in (learner.inqueue, learner.outqueue)), None)
+
+
+def learners_of(local_worker: Any) -> list[LearnerThread]:
+    """The learners of a local worker: whoever ends the worker ends them."""
+    return [learner for learner in list(_learners) if learner.local_worker is local_worker]
+
+
+def make_learner_thread(local_worker: RolloutWorker, config: Mapping[str, Any]) -> LearnerThread:
+    """A learner by the settings that are named like its arguments, where there are such."""
+    names = ("minibatch_buffer_size", "num_sgd_iter", "learner_queue_size", "learner_queue_timeout")
+    return LearnerThread(local_worker, **{name: config[name] for name in names if name in config})
