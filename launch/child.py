@@ -36,7 +36,8 @@ class Setup:
 
     Attributes:
         context: fields of the node's context, but for those that only the process can make.
-        payload: the entry, pickled. It is read last, when everything its imports may look at is in place.
+        payload: absl's flags of the script, if it has parsed them, and the entry, pickled. It is read last, when
+            everything its imports may look at is in place.
         module_path: `sys.path` of the launching script.
         argv: `sys.argv` of the node.
         parse_flags: the launching script parsed absl's flags, so nodes may read them.
@@ -148,7 +149,7 @@ class _Node:
 
     def _entry(self) -> None:
         with importing(f"the node {self.context.name} imported what it needs"):
-            entry = pickle.loads(self._setup.payload)
+            _, entry = pickle.loads(self._setup.payload)
         if self._setup.parse_flags and (absl_flags := sys.modules.get("absl.flags")) is not None:
             absl_flags.FLAGS(sys.argv, known_only=True)
         entry()

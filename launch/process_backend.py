@@ -122,7 +122,7 @@ class ProcessBackend:
         parsed = flags_are_parsed()
         return Setup(
             context={name: getattr(context, name) for name in NodeContext.__dataclass_fields__ if name not in own},
-            payload=dumps(node.executable.entry),
+            payload=dumps((sys.modules["absl.flags"].FLAGS if parsed else None, node.executable.entry)),
             module_path=module_path(),
             argv=[*sys.argv, *node.process.arguments()],
             parse_flags=parsed,

@@ -626,7 +626,7 @@ def test_absl_flags_are_read_when_there(run_script: RunScript) -> None:
         flags.DEFINE_integer("lp_termination_notice_secs", 10, "")
         flags.DEFINE_integer("depth", 1, "")
         def show():
-            print(lp.get_context().launch_type)
+            print(lp.get_context().launch_type, flags.FLAGS.depth)
         def main(argv):
             run = lp.launch(lp.make_program(lp.PyNode(show)))
             run.wait()
@@ -634,9 +634,10 @@ def test_absl_flags_are_read_when_there(run_script: RunScript) -> None:
         """,
         "--lp_launch_type=local_mp",
         "--lp_termination_notice_secs=3",
+        "--depth=2",
     )
     assert code == 0, output
-    assert "[pynode_0/0] local_mp" in output
+    assert "[pynode_0/0] local_mp 2" in output
 
 
 def test_unparsed_absl_flags_and_unknown_arguments_do_not_matter(run_script: RunScript) -> None:
