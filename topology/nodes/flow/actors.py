@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -15,7 +16,7 @@ from topology.nodes.courier.calls import RawReply
 from topology.nodes.courier.client import Client, raw_caller
 from topology.nodes.courier.server import Server, bind_object
 from topology.nodes.courier.wire import Kind
-from topology.nodes.flow.shards import HOST_OPTIONS, ParallelIteratorWorker
+from topology.nodes.flow.shards import HOST_OPTIONS, ParallelIteratorWorker, release
 
 __all__ = ["Actor", "ActorGroup", "as_actors", "broadcast", "host"]
 
@@ -37,6 +38,7 @@ class Actor:
     def __init__(self, client: Client, name: str = "") -> None:
         self.client = client
         self.name = name or str(client.address)
+        self.hosting: Callable[[], object] | None = None  # ends the server, where it is in this process
 
     @property
     def members(self) -> tuple[Actor, ...]:
@@ -58,6 +60,11 @@ class Actor:
         """Calls a remote method. Calls of one actor are begun in the order in which they are submitted."""
         future: Future[Any] = getattr(self.client.futures, method)(*args)
         return future
+
+    def end(self) -> None:
+        """Ends the server where it was made by `host`; otherwise does nothing. Idempotent."""
+        if self.hosting is not None:
+            self.hosting()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Actor) and other.client.address == self.client.address
@@ -106,13 +113,22 @@ def host(worker: ParallelIteratorWorker, name: str = "", options: Mapping[str, A
     server.start()
     client = Client(server.address)
     actor = Actor(client, name or server.name)
-    weakref.finalize(actor, _end, client, server)
+    actor.hosting = weakref.finalize(actor, _end, client, server, worker)
     return actor
 
 
-def _end(client: Client, server: Server) -> None:
-    client.close()
-    server.stop(1.0)
+def _end(client: Client, server: Server, worker: ParallelIteratorWorker) -> None:
+    """Runs wherever the actor was dropped last, perhaps in a thread of this very client, which must not wait for it."""
+
+    def end() -> None:
+        client.close()
+        server.stop(1.0)
+        release(worker)
+
+    try:
+        threading.Thread(target=end, name=f"end of {server.name}", daemon=True).start()
+    except RuntimeError:  # the interpreter ends, and starts no threads any more
+        end()
 
 
 def as_actors(workers: Iterable[Actor | Client | ParallelIteratorWorker]) -> list[Actor]:

@@ -6,6 +6,7 @@ import abc
 import functools
 import itertools
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -123,9 +124,10 @@ class _Gather(Stage):
         self._await(shard, shard.request(batch_ms), False)
 
     def _await(self, shard: Shard, future: Future[Any], is_recovery: bool) -> None:
-        future.add_done_callback(functools.partial(self._on_done, shard, is_recovery))
+        future.add_done_callback(_Arrival(self, shard, is_recovery))
 
-    def _on_done(self, shard: Shard, is_recovery: bool, future: Future[Any]) -> None:
+    def arrived(self, shard: Shard, future: Future[Any], is_recovery: bool) -> None:
+        """A reply is there. In a thread of the client."""
         self._arrived.append((shard, future, is_recovery))
         if self._waker is not None:
             self._waker.wake()
@@ -183,6 +185,21 @@ class _Gather(Stage):
         for shard in self.shards:
             if shard.crew.is_gone(shard.actor):
                 shard.ended = True
+
+
+@final
+class _Arrival:
+    """Tells a stage of a reply. What is under way does not keep a plan that everybody else has dropped."""
+
+    def __init__(self, stage: _Gather, shard: Shard, is_recovery: bool) -> None:
+        self._stage = weakref.ref(stage)
+        self._shard = weakref.ref(shard)
+        self._is_recovery = is_recovery
+
+    def __call__(self, future: Future[Any]) -> None:
+        stage, shard = self._stage(), self._shard()
+        if stage is not None and shard is not None:
+            stage.arrived(shard, future, self._is_recovery)
 
 
 @final

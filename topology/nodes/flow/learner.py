@@ -63,6 +63,8 @@ class MinibatchBuffer:
 
     def get(self, timeout: float | None = None) -> tuple[Any, bool]:
         """A batch, and whether this was its last time. Blocks, and raises, like `Queue.get`."""
+        if self._ring[0] is None and self._inqueue.empty():
+            self._skip_to_batch()  # rather than wait with work at hand
         place = self._ring[0]
         if place is None:
             place = [self._inqueue.get(timeout), self._passes]
@@ -73,6 +75,12 @@ class MinibatchBuffer:
             self._ring[0] = None
         self._ring.rotate(-1)
         return place[0], released
+
+    def _skip_to_batch(self) -> None:
+        for _ in range(len(self._ring)):
+            if self._ring[0] is not None:
+                return
+            self._ring.rotate(-1)
 
 
 @final

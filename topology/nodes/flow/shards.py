@@ -22,6 +22,7 @@ __all__ = [
     "StreamSpec",
     "StreamUnknown",
     "get_global_worker",
+    "release",
 ]
 
 HOST_OPTIONS = {"thread_pool_size": 1}
@@ -207,6 +208,16 @@ class ParallelIteratorWorker:
         source = self._item_generator
         return iter(source() if callable(source) else source)
 
+    def _drop_all(self) -> None:
+        self._streams.clear()
+        self._slices.clear()
+        self._items, self._item_generator = None, ()
+
     def _repeated(self) -> Iterator[Any]:
         while True:
             yield from self._begin()
+
+
+def release(worker: ParallelIteratorWorker) -> None:
+    """Drops what a host holds on to, now that nobody can call it any more: other workers, perhaps."""
+    worker._drop_all()  # noqa: SLF001 - a public method could be called by clients

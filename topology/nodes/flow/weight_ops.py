@@ -47,8 +47,8 @@ class _Sender:
 class BroadcastUpdateLearnerWeights(Operator):
     """Sends the learner's weights to every worker whose experience is in a batch.
 
-    Takes pairs of `zip_with_source_actor`. New weights are taken from the learner when `broadcast_interval` batches have
-    passed since the last time, and it has made an update. A worker that has them already is not sent them again.
+    Takes pairs of `zip_with_source_actor`. New weights are taken from the learner when `broadcast_interval` batches
+    have passed since the last time, and it has made an update. A worker that has them already is not sent them again.
 
     Args:
         learner_thread: whose updates count.

@@ -173,7 +173,9 @@ class WorkerSet:
         return self.aggregators
 
     def stop(self) -> None:
-        """Ends the learners of the local worker, and its environments. Idempotent."""
+        """Ends the learners of the local worker, its environments, and workers that are served here. Idempotent."""
         for learner in learners_of(self._local):
             learner.stop()
         self._local.stop()
+        for actor in (*self.crew.actors, *self.aggregators, *self.replay_actors):
+            actor.end()
