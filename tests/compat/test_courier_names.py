@@ -16,6 +16,7 @@ from topology.testing import Gate
 
 with provided():
     import courier
+    import launchpad as lp
     from courier.python import client as client_lib
     from courier.python import py_server
     from launchpad.nodes.courier import courier_utils
@@ -222,8 +223,8 @@ def test_a_batched_handler_does_not_eat_the_threads() -> None:
     """64 callers of batches of 32, at a server of 16 threads."""
 
     @courier_utils.batched_handler(batch_size=32, timeout=20)
-    def double(values: np.ndarray) -> np.ndarray:
-        return 2 * values
+    def double(values: list[int]) -> np.ndarray:
+        return 2 * np.array(values)
 
     server = courier.Server("batches", thread_pool_size=16)
     server.Bind("double", double)
@@ -232,9 +233,40 @@ def test_a_batched_handler_does_not_eat_the_threads() -> None:
         assert [future.result(20) for future in waiting] == [2 * i for i in range(64)]
 
 
-def test_annotations_may_have_parameters() -> None:
-    import launchpad as lp
+class Sums:
+    """Adds up what all callers of all batches have given."""
 
+    def __init__(self, batch_size: int) -> None:
+        self.compute = lp.batched_handler(batch_size=batch_size)(self.compute)  # type: ignore[method-assign]
+        self._sum = np.zeros(2)
+
+    def compute(self, values: list[list[int]]) -> np.ndarray:
+        self._sum = self._sum + np.sum(values, axis=0)
+        return np.tile(self._sum, (len(values), 1))
+
+
+def test_a_batch_of_lists() -> None:
+    """Lists and plain values are gathered, arrays are stacked."""
+    server = courier_utils.make_courier_server(Sums(batch_size=3))
+
+    @lp.batched_handler(batch_size=2, timeout=20, pad_batch=True)
+    def mixed(number: Any, pair: Any, array: Any, *, names: Any) -> Any:
+        assert (number, names) == ([1, 1], [["a"], ["a"]])
+        assert pair[0] == [2, 2]
+        assert pair[1].shape == (2, 3)
+        return array, [f"{number[0]}", "b"], {"sum": array.sum(axis=1)}
+
+    server.Bind("mixed", mixed)
+    with server, courier.Client(server.address) as client:
+        waiting = [client.futures.compute([i, i + 1]) for i in range(3)]
+        assert [future.result(20).tolist() for future in waiting] == [[3, 6]] * 3
+        waiting = [client.futures.mixed(1, (2, np.ones(3)), np.ones(2), names=["a"]) for _ in range(2)]
+        results = [future.result(20) for future in waiting]
+    assert sorted(text for _, text, _ in results) == ["1", "b"]
+    assert [(array.tolist(), sums["sum"]) for array, _, sums in results] == [([1, 1], 2)] * 2
+
+
+def test_annotations_may_have_parameters() -> None:
     annotations: list[Callable[..., Any]] = [lp.CourierNode[Served], lp.PyClassNode[lp.CourierHandle, Served]]
     annotations += [lp.CourierClient[Served], lp.PyNode[Any, int], lp.CourierHandle[Served], lp.ReverbHandle[Any]]
 

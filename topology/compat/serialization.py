@@ -4,24 +4,41 @@ from __future__ import annotations
 
 import copyreg
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import topology
 from topology.errors import SerializationError
 from topology.node import Node
 from topology.serialization import dumps, find_unpicklable
 
-__all__ = ["check_nodes_are_serializable", "enable_lru_cache_pickling_once", "serialize_functions"]
+__all__ = ["check_nodes_are_serializable", "enable_lru_cache_pickling_once", "launch", "serialize_functions"]
 
 
 def check_nodes_are_serializable(label: str, nodes: Sequence[Node[Any]]) -> None:
     """Raises `SerializationError`, a `RuntimeError`, with every part of the nodes of a group that cannot be pickled."""
     faults = tuple(f"{label}/{i}: {fault}" for i, node in enumerate(nodes) for fault in find_unpicklable(node))
     if faults:
-        raise SerializationError(
-            f"the nodes of the group {label!r} are not serializable:\n  " + "\n  ".join(faults), faults=faults
-        )
+        raise _error([label], "\n".join(faults), faults)
+
+
+def _error(labels: Iterable[str], text: str, faults: tuple[str, ...]) -> SerializationError:
+    """In the original's words, and ours below."""
+    lines = [f"The nodes associated to the label {label!r} are not serializable" for label in labels]
+    return SerializationError("\n".join([*lines, text]), faults=faults)
+
+
+def launch(*args: Any, **kwargs: Any) -> Any:
+    """`topology.launch`; what it says of nodes that cannot be pickled begins as in the original."""
+    try:
+        return topology.launch(*args, **kwargs)
+    except SerializationError as error:
+        labels = dict.fromkeys(f.partition(": ")[0].rpartition("/")[0] for f in error.faults if _UNPICKLABLE in f)
+        raise _error(labels, str(error), error.faults) from None
+
+
+_UNPICKLABLE = "cannot be pickled"
 
 
 @functools.cache

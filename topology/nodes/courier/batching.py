@@ -37,6 +37,7 @@ def batched_handler(
     timeout: float | datetime.timedelta | None = None,
     pad_batch: bool = False,
     *,
+    gather_lists: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Callable[[Callable[_P, _R]], BatchedHandler[_P, _R]]:
     """Decorates a function or method that works on batches so that each caller passes and gets one element.
@@ -56,6 +57,8 @@ def batched_handler(
             there as soon as a thread is free; None for `DEFAULT_TIMEOUT_S`.
         pad_batch: fill an incomplete batch up to `batch_size` by repeating its last call, so that compiled functions
             see one shape only; what comes out for the padding is dropped.
+        gather_lists: what is no array, lists among it, is not stacked but becomes a list with an entry for each call,
+            as in Launchpad; a list among the results is split into its entries.
         clock: for tests.
 
     Raises:
@@ -68,7 +71,7 @@ def batched_handler(
             f"batched_handler(batch_size={batch_size}, max_parallelism={max_parallelism}, timeout={timeout}): "
             "sizes must be at least 1 and the timeout at least 0"
         )
-    settings = _Settings(batch_size, max_parallelism, timeout_s, pad_batch, clock)
+    settings = _Settings(batch_size, max_parallelism, timeout_s, pad_batch, gather_lists, clock)
     return lambda function: BatchedHandler(function, settings)
 
 
@@ -77,6 +80,7 @@ class _Settings(NamedTuple):
     max_parallelism: int
     timeout_s: float
     pad_batch: bool
+    gather_lists: bool
     clock: Clock
 
 
@@ -256,9 +260,9 @@ def _run(function: Callable[..., Any], batch: list[_Call], settings: _Settings) 
     inputs = [(call.args, call.kwargs) for call in batch]
     instance = batch[0].instance
     try:
-        args, kwargs = stack(inputs + inputs[-1:] * padding)
+        args, kwargs = stack(inputs + inputs[-1:] * padding, gather_lists=settings.gather_lists)
         output = function(*args, **kwargs) if instance is None else function(instance, *args, **kwargs)
-        results = unstack(output, count, count + padding)
+        results = unstack(output, count, count + padding, gather_lists=settings.gather_lists)
     except BaseException as error:  # noqa: BLE001 - whatever it is belongs to the callers
         for call in batch:
             call.future.set_exception(error)
@@ -270,43 +274,50 @@ def _run(function: Callable[..., Any], batch: list[_Call], settings: _Settings) 
 # --- structures -----------------------------------------------------------------------------------------------------
 
 
-def stack(elements: Sequence[Any]) -> Any:
-    """Stacks equal structures: leaves become arrays `[len(elements), ...]`.
+def stack(elements: Sequence[Any], *, gather_lists: bool = False) -> Any:
+    """Stacks equal structures: leaves become arrays `[len(elements), ...]`; see `batched_handler`.
 
     Raises:
         ValueError: they differ in structure or in the shapes of their leaves.
     """
     first = elements[0]
-    children = _children(first)
+    children = _children(first, gather_lists)
     kinds = sorted({type(element).__name__ for element in elements})
     # Leaves may be of several types: a float here, a numpy scalar there.
-    if len(kinds) > 1 and any(element is None or _children(element) is not None for element in elements):
+    if len(kinds) > 1 and any(element is None or _children(element, gather_lists) is not None for element in elements):
         raise ValueError(f"calls of one batch differ in structure: {', '.join(kinds)}")
     if first is None:
         return None
     if children is None:
+        if gather_lists and not hasattr(first, "shape"):
+            return list(elements)
         import numpy as np
 
         return np.stack([np.asarray(element) for element in elements])
     keys = children.keys()
-    parts = [_children(element) for element in elements]
+    parts = [_children(element, gather_lists) for element in elements]
     for part in parts:
         if part is None or part.keys() != keys:
             found = None if part is None else list(part)
             raise ValueError(f"calls of one batch differ in structure: {list(keys)} and {found}")
-    return _rebuild(first, {key: stack([part[key] for part in parts if part is not None]) for key in keys})
+    return _rebuild(
+        first,
+        {key: stack([part[key] for part in parts if part is not None], gather_lists=gather_lists) for key in keys},
+    )
 
 
-def unstack(batch: Any, count: int, size: int) -> list[Any]:
-    """Splits a structure of arrays `[size, ...]` into its first `count` elements.
+def unstack(batch: Any, count: int, size: int, *, gather_lists: bool = False) -> list[Any]:
+    """Splits a structure of arrays `[size, ...]` into its first `count` elements; see `batched_handler`.
 
     Raises:
         TypeError: a leaf is no array with that leading axis.
     """
     if batch is None:
         return [None] * count
-    children = _children(batch)
+    children = _children(batch, gather_lists)
     if children is None:
+        if isinstance(batch, list) and len(batch) == size:
+            return batch[:count]
         shape = getattr(batch, "shape", None)
         if not shape or shape[0] != size:
             found = f"shape {shape}" if shape is not None else f"a {type(batch).__name__}"
@@ -316,15 +327,15 @@ def unstack(batch: Any, count: int, size: int) -> list[Any]:
 
             batch = np.asarray(batch)  # one transfer instead of one for every element
         return [batch[index] for index in range(count)]
-    split = {key: unstack(child, count, size) for key, child in children.items()}
+    split = {key: unstack(child, count, size, gather_lists=gather_lists) for key, child in children.items()}
     return [_rebuild(batch, {key: parts[index] for key, parts in split.items()}) for index in range(count)]
 
 
-def _children(value: Any) -> dict[Any, Any] | None:
+def _children(value: Any, gather_lists: bool) -> dict[Any, Any] | None:
     """The parts of a structure by key, or None for a leaf."""
     if isinstance(value, dict):
         return value
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, tuple) or (isinstance(value, list) and not gather_lists):
         return dict(enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

@@ -19,7 +19,6 @@ from topology import (
     PythonProcess,
     ReverbHandle,
     ReverbNode,
-    batched_handler,
     get_port_from_address,
     make_program,
     make_program_stopper,
@@ -29,6 +28,7 @@ from topology import (
     unregister_stop_handler,
     wait_for_stop,
 )
+from topology.compat.batching import batched_handler
 from topology.compat.docker import DockerConfig
 from topology.compat.members import add_members
 

@@ -1,5 +1,5 @@
 """`launchpad.launch.launch`."""
 
-from topology import launch
+from topology.compat.serialization import launch
 
 __all__ = ["launch"]

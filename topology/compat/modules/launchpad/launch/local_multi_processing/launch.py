@@ -2,12 +2,12 @@
 
 from typing import Any
 
-import topology
 from launch.launch_types import LaunchType
+from topology.compat.serialization import launch as _launch
 
 __all__ = ["launch"]
 
 
 def launch(program: Any, **options: Any) -> Any:
     """Launches with this launch type; see `launchpad.launch`."""
-    return topology.launch(program, LaunchType.LOCAL_MULTI_PROCESSING, **options)
+    return _launch(program, LaunchType.LOCAL_MULTI_PROCESSING, **options)

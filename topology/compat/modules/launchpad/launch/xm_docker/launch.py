@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from topology import launch as _launch
+from topology.compat.serialization import launch as _launch
 
 __all__ = ["launch"]
 

@@ -4,7 +4,8 @@ from typing import Any
 
 from courier import Server
 
-from topology.nodes.courier import batched_handler, bind_object
+from topology.compat.batching import batched_handler
+from topology.nodes.courier import bind_object
 
 __all__ = ["batched_handler", "make_courier_server"]
 
