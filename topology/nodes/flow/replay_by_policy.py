@@ -61,8 +61,8 @@ class LocalReplayBuffer:
             "alpha": prioritized_replay_alpha,
             "beta": prioritized_replay_beta,
             "sequence_length": replay_sequence_length,
-            "seed": seed,
         }
+        self._seed = seed
         self.buffers: dict[str, ReplayBuffer] = {}
         self.num_added = 0
         self._listeners: set[Waker] = set()
@@ -128,7 +128,8 @@ class LocalReplayBuffer:
 
     def _buffer(self, name: str) -> ReplayBuffer:
         if name not in self.buffers:
-            self.buffers[name] = ReplayBuffer(**self._settings)
+            seed = None if self._seed is None else self._seed + len(self.buffers)
+            self.buffers[name] = ReplayBuffer(**self._settings, seed=seed)
         return self.buffers[name]
 
 
@@ -214,3 +215,7 @@ class ReplayActor(ParallelIteratorWorker):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Takes `get_state` back."""
         self._buffer.set_state(state)
+
+    def _drop_all(self) -> None:
+        super()._drop_all()
+        self._buffer.close()

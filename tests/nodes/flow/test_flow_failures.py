@@ -1,0 +1,272 @@
+"""Workers that raise or go away: others go on, nothing is built anew, nothing is lost."""
+
+import pytest
+
+from topology.nodes.courier import Client, Server, bind_object
+from topology.nodes.flow import (
+    AsyncGradients,
+    ConcatBatches,
+    Concurrently,
+    LocalReplayBuffer,
+    ParallelRollouts,
+    Replay,
+    StandardMetricsReporting,
+    StoreToReplayBuffer,
+    TrainOneStep,
+    WorkerFailures,
+    WorkerSet,
+    from_actors,
+    from_range,
+)
+from topology.nodes.flow.actors import Actor
+from topology.nodes.flow.shards import HOST_OPTIONS
+from topology.testing import within
+
+
+def train(workers, mode="bulk_sync", size=100):
+    rollouts = ParallelRollouts(workers, mode=mode)
+    return rollouts.combine(ConcatBatches(size)).for_each(TrainOneStep(workers))
+
+
+def breaking(after, count=10**9):
+    """Makes a sampler raise, after so many fragments, so many times."""
+
+    def before(sampler):
+        calls = sampler.calls = getattr(sampler, "calls", 0) + 1
+        if after < calls <= after + count:
+            raise ZeroDivisionError(f"fragment {calls}")
+
+    return before
+
+
+@pytest.fixture
+def one_breaks(new_worker):
+    """A set of two workers, the first of which raises."""
+    made = []
+
+    def new(before, **failures):
+        remote = [new_worker(1, before=before), new_worker(2)]
+        made.append(WorkerSet(new_worker(), remote, failures=WorkerFailures(**failures)))
+        made[-1].objects = remote
+        return made[-1]
+
+    yield new
+    for workers in made:
+        workers.stop()
+
+
+# --- workers that raise ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["bulk_sync", "async"])
+def test_a_worker_that_raises_is_left_out(one_breaks, mode):
+    workers = one_breaks(breaking(after=1), leave_out=True)
+    plan = StandardMetricsReporting(train(workers, mode), workers, {})
+    results = within(30, plan.take, 6)
+    assert results[-1]["num_healthy_workers"] == 1
+    assert results[0]["timesteps_total"] < results[-1]["timesteps_total"]  # counters go on
+    assert len(workers.remote_workers()) == 1
+
+
+def test_gradients_and_replay_go_on_with_the_others(one_breaks):
+    workers = one_breaks(breaking(after=0), leave_out=True)
+    assert within(30, AsyncGradients(workers).take, 3)[-1][1] == 100
+    workers = one_breaks(breaking(after=2), leave_out=True)
+    buffer = LocalReplayBuffer(learning_starts=300, capacity=2000, replay_batch_size=10)
+    store = ParallelRollouts(workers).for_each(StoreToReplayBuffer(local_buffer=buffer))
+    plan = Concurrently([store, Replay(local_buffer=buffer)], mode="round_robin", output_indexes=[1])
+    assert len(within(30, plan.take, 6)) == 6
+    assert buffer.num_added >= 500  # what was stored before is still there
+    buffer.close()
+
+
+def test_the_failure_is_raised_whole_by_default(one_breaks):
+    workers = one_breaks(breaking(after=1, count=1))
+    plan = train(workers)
+    next(plan)
+    with pytest.raises(ZeroDivisionError, match="fragment 2"):
+        within(30, next, plan)
+    # The other worker's fragment is kept, and the plan goes on where it was.
+    batch, _ = within(30, next, plan)
+    assert batch.count == 200
+    assert plan.shared_metrics.get().counters["num_steps_sampled"] == 400
+    assert [worker.sampler.rows for worker in workers.objects] == [200, 200]
+
+
+def test_when_all_workers_fail_the_last_failure_is_raised(new_workers):
+    workers = new_workers(2, before=breaking(after=0), failures=WorkerFailures(leave_out=True))
+    with pytest.raises(ZeroDivisionError) as caught:
+        within(30, next, train(workers))
+    assert "last worker" in caught.value.__notes__[-1]
+
+
+def test_a_worker_that_raised_recovers_and_is_asked_again(one_breaks):
+    workers = one_breaks(breaking(after=1, count=2), max_restarts=2)
+    plan = train(workers, size=200)
+    sizes = [within(30, next, plan)[0].count for _ in range(4)]
+    assert sizes == [200] * 4  # no round without it
+    assert workers.objects[0].sampler.recovered == 2
+    assert workers.crew.failed[workers.crew.actors[0]] == 2
+    assert set(within(30, next, plan)[0]["obs"]) == {4.0}  # with the newest weights
+
+
+def test_more_failures_than_are_forgiven(one_breaks):
+    workers = one_breaks(breaking(after=1), max_restarts=2)
+    plan = train(workers)
+    next(plan)
+    with pytest.raises(ZeroDivisionError):
+        within(30, plan.take, 3)
+    assert workers.objects[0].sampler.recovered == 2
+
+
+def test_partial_batches_outlive_a_failure(one_breaks):
+    workers = one_breaks(breaking(after=1), leave_out=True)
+    plan = train(workers, mode="bulk_sync", size=500)  # 200, then 100 of one worker, 100 and 100
+    batch, _ = within(30, next, plan)
+    assert batch.count == 500
+    assert plan.shared_metrics.get().counters["num_steps_sampled"] == 500
+
+
+def test_stop_iteration_of_a_worker_is_an_error():
+    def stop(item):
+        raise StopIteration
+
+    for gather in ("gather_sync", "gather_async"):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            within(20, next, getattr(from_range(4).for_each(stop), gather)())
+
+
+def test_stop_iteration_of_sample_is_an_error(new_workers):
+    def stop(sampler):
+        raise StopIteration
+
+    with pytest.raises(RuntimeError, match="does not end"):
+        within(20, next, train(new_workers(1, before=stop)))
+
+
+def test_settings_that_make_no_sense():
+    for wrong in ({"max_restarts": -1}, {"patience_s": 0}):
+        with pytest.raises(ValueError, match="max_restarts must be"):
+            WorkerFailures(**wrong)
+
+
+# --- workers that go away -------------------------------------------------------------------------------------------
+
+
+class Place:
+    """A worker's process, as far as a client can tell: it can go away, and come back as a new object."""
+
+    def __init__(self, address, make):
+        self._address, self._make = address, make
+        self.worker = self.server = None
+        self.start()
+
+    def start(self):
+        self.worker = self._make()
+        self.server = Server("worker", address=self._address, **HOST_OPTIONS)
+        bind_object(self.server, self.worker)
+        self.server.start()
+
+    def stop(self):
+        self.server.stop()
+
+
+@pytest.fixture
+def places(tmp_path, new_worker):
+    """Two workers that can go away, and a set of them."""
+    made = []
+
+    def new(**failures):
+        both = [Place(f"unix:{tmp_path}/{i}", lambda i=i: new_worker(i + 1)) for i in range(2)]
+        clients = [Client(f"unix:{tmp_path}/{i}") for i in range(2)]
+        actors = [Actor(client, f"worker/{i}") for i, client in enumerate(clients)]
+        workers = WorkerSet(new_worker(), actors, failures=WorkerFailures(**failures))
+        made.extend([*both, *map(_Closing, clients), workers])
+        return workers, both
+
+    yield new
+    for thing in reversed(made):
+        thing.stop()
+
+
+class _Closing:
+    def __init__(self, client):
+        self.stop = client.close
+
+
+def test_a_worker_that_was_started_again_between_rounds_is_brought_up_to_date(places):
+    workers, (first, _) = places()
+    plan = train(workers, size=200)
+    next(plan)
+    first.stop()
+    first.start()
+    batch, _ = within(30, next, plan)
+    assert batch.count == 200
+    assert set(batch["obs"]) == {1.0}
+    assert first.worker.weights_version == 2
+    assert plan.shared_metrics.get().counters["num_steps_sampled"] == 400
+
+
+@pytest.mark.parametrize("mode", ["bulk_sync", "async"])
+def test_a_worker_that_goes_away_is_waited_for(places, latch, mode):
+    workers, (first, second) = places(max_restarts=1)
+    plan = train(workers, mode, size=200)
+    next(plan)
+    first.worker.sampler.before = latch
+    latch.close()
+    ask = plan.for_each(lambda pair: pair[0])
+    restart = _in_thread(
+        lambda: (latch.waiting.acquire(timeout=20), first.server.stop(0.0), latch.open(), first.start())
+    )
+    sizes = [within(30, next, ask).count for _ in range(4)]
+    restart()
+    assert min(sizes) >= 200
+    assert first.worker.sampler.rows > 0  # the new one plays
+    assert len(workers.remote_workers()) == 2
+
+
+def _in_thread(function):
+    import threading
+
+    thread = threading.Thread(target=function)
+    thread.start()
+    return thread.join
+
+
+def test_a_worker_that_does_not_come_back_is_left_out(places, latch):
+    workers, (first, _) = places(max_restarts=1, patience_s=0.2, leave_out=True)
+    plan = train(workers, size=100)
+    next(plan)
+    first.worker.sampler.before = latch
+    latch.close()
+    end = _in_thread(lambda: (latch.waiting.acquire(timeout=20), first.server.stop(0.0), latch.open()))
+    sizes = [within(30, next, plan)[0].count for _ in range(3)]
+    end()
+    assert sizes == [100] * 3
+    assert [actor.name for actor in workers.remote_workers()] == ["worker/1"]
+
+
+def test_a_worker_that_goes_away_is_an_error_by_default(places, latch):
+    from topology.errors import ConnectionBroken
+
+    workers, (first, _) = places()
+    plan = train(workers)
+    next(plan)
+    first.worker.sampler.before = latch
+    latch.close()
+    end = _in_thread(lambda: (latch.waiting.acquire(timeout=20), first.server.stop(0.0), latch.open()))
+    with pytest.raises(ConnectionBroken):
+        within(30, next, plan)
+    end()
+
+
+def test_several_requests_that_fail_together_are_one_failure(places, latch):
+    workers, (first, _) = places(max_restarts=1)
+    stream = from_actors((), crew=workers.crew).gather_async(num_async=4)
+    next(stream)
+    first.worker.sampler.before = latch
+    latch.close()
+    end = _in_thread(lambda: (latch.waiting.acquire(timeout=20), first.server.stop(0.0), latch.open(), first.start()))
+    assert len(within(30, stream.take, 40)) == 40
+    end()
+    assert workers.crew.failed == {workers.crew.actors[0]: 1}
