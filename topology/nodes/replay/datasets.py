@@ -27,7 +27,7 @@ from topology.nodes.replay.sharding import ShardedClient
 from topology.nodes.replay.specs import Spec
 from topology.nodes.replay.structure import flatten, paths, show_path, unflatten
 
-__all__ = ["DatasetOptions", "TimestepDataset", "TrajectoryDataset"]
+__all__ = ["DatasetOptions", "TimestepDataset", "TrajectoryDataset", "shapes_like"]
 
 _INFO_SPEC = SampleInfo(
     Spec((), np.uint64, "key"),
@@ -102,7 +102,7 @@ class _ReplayDataset(Dataset):
         self.table = table
         self.options = DatasetOptions(**options)
         leaves, shape = flatten(dtypes)
-        sizes = _shapes_like(dtypes, shapes)
+        sizes = shapes_like(dtypes, shapes)
         self.data_spec = unflatten(
             shape, [Spec(size, dtype) for size, dtype in zip(sizes, map(_dtype, leaves), strict=True)]
         )
@@ -367,7 +367,7 @@ class _Shape:
         self.sizes = sizes
 
 
-def _shapes_like(tree: Any, shapes: Any) -> list[tuple[int | None, ...]]:
+def shapes_like(tree: Any, shapes: Any) -> list[tuple[int | None, ...]]:
     """For each leaf of `tree` the shape at its place: tuples and lists of sizes are leaves there."""
     found = []
     for path in paths(flatten(tree)[1]):

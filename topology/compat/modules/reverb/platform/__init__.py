@@ -1,0 +1,1 @@
+"""`reverb.platform`: checkpointers."""

@@ -1,0 +1,5 @@
+"""`reverb.tf_client`."""
+
+from topology.compat.tensorflow.client import TFClient
+
+__all__ = ["TFClient"]

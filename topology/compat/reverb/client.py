@@ -1,0 +1,45 @@
+"""Reverb's client: ours, with Reverb's texts and signatures."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from topology.compat.reverb.signatures import shown_info
+from topology.compat.reverb.writers import StructuredWriter, TrajectoryWriter
+from topology.errors import ReplayDeadlineExceeded
+from topology.nodes.replay import Client as OurClient
+from topology.nodes.replay import TableInfo
+
+__all__ = ["Client"]
+
+
+class Client(OurClient):
+    """Talks to a replay server. Thread-safe; pickles as the server's address.
+
+    Args:
+        server_address: "host:port", or "unix:/path".
+        options: of our client.
+    """
+
+    trajectory_writer_kind: ClassVar[Any] = TrajectoryWriter
+    structured_writer_kind: ClassVar[Any] = StructuredWriter
+
+    def __init__(self, server_address: str, **options: Any) -> None:
+        super().__init__(server_address, **options)
+        self._server_address = server_address  # the name of the original
+
+    def __repr__(self) -> str:
+        return f"Client, server_address={self.server_address}"
+
+    def server_info(self, timeout: float | None = None) -> dict[str, TableInfo]:
+        try:
+            infos = super().server_info(timeout)
+        except ReplayDeadlineExceeded as error:
+            text = f"ServerInfo call did not complete within provided timeout of {timeout}s"
+            raise ReplayDeadlineExceeded(f"{text}: {error}") from error
+        return {name: shown_info(info) for name, info in infos.items()}
+
+    def structured_writer(self, configs: Any) -> Any:
+        if not configs:
+            raise ValueError("At least one config must be provided.")
+        return super().structured_writer(configs)

@@ -1,0 +1,41 @@
+"""Names of Reverb that are not provided, and where TensorFlow is needed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+__all__ = ["has_tensorflow", "lazily"]
+
+GONE = {
+    "ReplayDataset": "Reverb itself has it no more: use reverb.TimestepDataset",
+    "ItemSelector": "use reverb.selectors",
+}
+
+
+def has_tensorflow() -> bool:
+    """Whether TensorFlow is installed. Does not import it."""
+    return find_spec("tensorflow") is not None
+
+
+def lazily(module: str, where: Mapping[str, str], missing: Mapping[str, str] = GONE) -> Callable[[str], Any]:
+    """A `__getattr__` for a module.
+
+    Args:
+        module: its name.
+        where: module of each name that is imported only when it is asked for, as TensorFlow is slow to import.
+        missing: what to use instead of names that are not provided.
+    """
+
+    def get(name: str) -> Any:
+        if name in where:
+            return getattr(importlib.import_module(where[name]), name)
+        text = f"module {module!r} has no attribute {name!r}"
+        if not name.startswith("__"):
+            use = missing.get(name, "docs/migration/reverb.md lists what there is, and what to use instead")
+            text += f" among those that topology.compat provides; {use}"
+        raise AttributeError(text, name=name)
+
+    return get

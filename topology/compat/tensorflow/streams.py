@@ -1,0 +1,174 @@
+"""Samples of one iteration, some of them asked for ahead. Nothing here knows TensorFlow."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from topology.errors import CourierError, ReplayDeadlineExceeded, ReplayError
+from topology.nodes.replay import Client
+from topology.nodes.replay.datasets import DatasetOptions
+from topology.nodes.replay.links import SampleCallArguments
+from topology.nodes.replay.messages import SampleBatch, SampleGroup
+from topology.nodes.replay.stopping import reason_of
+
+__all__ = ["Columns", "Stream", "columns_of", "steps_of"]
+
+Columns: TypeAlias = "list[npt.NDArray[Any]]"
+"""The fields of SampleInfo, then the leaves of the data: arrays of one length, [n, ...] each."""
+
+
+@final
+class Stream:
+    """Samples in the order they were drawn. One reader; `close` from any thread.
+
+    At most `max_in_flight_samples_per_worker` times `num_workers_per_iterator` samples are under way or in the reader's
+    hands; with whole batches one batch in any case.
+
+    Args:
+        client: of the server.
+        table: name of the table.
+        options: how much is asked for ahead, and when it ends.
+        batch_size: None for as many as can be drawn when the first can; otherwise whole batches.
+        drop_remainder: whether a batch that did not become full is left out at the end.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        table: str,
+        options: DatasetOptions,
+        batch_size: int | None = None,
+        *,
+        drop_remainder: bool = False,
+    ) -> None:
+        self._client = client
+        self._table = table
+        self._timeout_s = options.timeout_s
+        self._batch_size = batch_size
+        self._drop_remainder = drop_remainder
+        if batch_size is None:
+            self._size = options.max_in_flight_samples_per_worker
+            self._most_requests = max(options.num_workers_per_iterator, 1)
+        else:
+            self._size = batch_size
+            self._most_requests = max(options.in_flight // batch_size, 1)
+        self._unasked: float = math.inf if options.max_samples < 0 else options.max_samples
+        self._lock = threading.Lock()
+        self._requests: deque[tuple[int, Future[SampleBatch]]] = deque()
+        self._rest: Future[SampleBatch] | None = None
+        self._closed = False
+
+    def poll(self, wait_s: float) -> SampleBatch | None:
+        """The next samples; None when there are none after `wait_s`.
+
+        Raises:
+            StopIteration: there will be no more.
+            ReplayError, CourierError: the server refused, or is gone.
+        """
+        with self._lock:
+            if self._closed:
+                raise StopIteration
+            self._ask()
+            if not self._requests:
+                raise StopIteration
+            size, future = self._requests[0]
+        try:
+            batch = future.result(wait_s)
+        except CancelledError:
+            raise StopIteration from None
+        except ReplayDeadlineExceeded:
+            return self._last()
+        except TimeoutError:
+            if not future.done():
+                return None
+            raise
+        except (ReplayError, CourierError) as error:
+            self.close()
+            reason = reason_of(error)
+            raise reason from reason.__cause__
+        with self._lock:
+            if self._requests:
+                self._requests.popleft()
+            self._unasked += size - batch.keys.size
+        return batch
+
+    def _ask(self) -> None:
+        while len(self._requests) < self._most_requests:
+            size = int(min(self._size, self._unasked))
+            if not size or (self._batch_size is not None and self._drop_remainder and size < self._batch_size):
+                return
+            self._unasked -= size
+            request = SampleCallArguments(self._table, size, self._timeout_s, some=self._batch_size is None)
+            self._requests.append((size, self._client.link.submit_sample(request)))
+
+    def _last(self) -> SampleBatch:
+        """What was drawn for the batch that did not become full before the time was over, then the end."""
+        self.close()
+        if self._batch_size in {None, 1} or self._drop_remainder:
+            raise StopIteration
+        request = SampleCallArguments(self._table, self._size - 1, 0.0, some=True)
+        try:
+            return self._client.link.sample(request)
+        except ReplayDeadlineExceeded:
+            raise StopIteration from None
+
+    def close(self) -> None:
+        """Ends it, also for a reader that is blocked. Idempotent."""
+        with self._lock:
+            self._closed = True
+            requests, self._requests = list(self._requests), deque()
+        for _, future in reversed(requests):  # the last first: what was drawn for the first goes to nobody else
+            future.cancel()
+
+
+def columns_of(batch: SampleBatch) -> Iterator[Columns]:
+    """The samples of a batch, in order, in pieces of one structure and one set of shapes."""
+    info: Columns = [batch.keys, batch.probabilities, batch.table_sizes, batch.priorities, batch.times_sampled]
+    if len(batch.groups) == 1:
+        yield [*info, *batch.groups[0].leaves]
+        return
+    positions = [_positions(group, batch.keys.size) for group in batch.groups]
+    kinds = np.empty(batch.keys.size, np.int64)
+    places = np.empty(batch.keys.size, np.int64)
+    for kind, where in enumerate(positions):
+        kinds[where], places[where] = kind, np.arange(where.size)
+    edges = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), kinds.size]
+    for first, stop in itertools.pairwise(edges):
+        leaves = batch.groups[kinds[first]].leaves
+        yield [
+            *(field[first:stop] for field in info),
+            *(leaf[places[first:stop]] for leaf in leaves),
+        ]
+
+
+def _positions(group: SampleGroup, size: int) -> npt.NDArray[np.int64]:
+    return np.arange(size) if group.positions is None else group.positions
+
+
+def steps_of(table: str, columns: Columns) -> Columns:
+    """The steps of items that are sequences: info [n * T], leaves [n * T, ...].
+
+    Raises:
+        ValueError: the leaves have no common time axis.
+    """
+    info, leaves = columns[:5], columns[5:]
+    lengths = {leaf.shape[1:2] for leaf in leaves}
+    if len(lengths) != 1 or lengths == {()}:
+        raise ValueError(
+            f"table {table!r}: an item with columns of shapes {[leaf.shape[1:] for leaf in leaves]} is not a sequence "
+            "of steps: use TrajectoryDataset"
+        )
+    ((length,),) = lengths
+    return [
+        *(np.repeat(field, length) for field in info),
+        *(leaf.reshape(-1, *leaf.shape[2:]) for leaf in leaves),
+    ]
