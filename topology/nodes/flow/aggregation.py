@@ -155,6 +155,7 @@ class Aggregator(ParallelIteratorWorker):
     def set_up(self, aggregation: Aggregation, workers: list[Actor], failures: WorkerFailures) -> None:
         """Says what to do, and for whom. Call it before items are asked for; again for another plan."""
         with self._turn:
+            self._close_clients()
             self._aggregation = aggregation
             self._crew = Crew(workers, failures=failures, prepare=self._prepare, on_notes=self._notes.extend)
             self._items = None
@@ -184,6 +185,14 @@ class Aggregator(ParallelIteratorWorker):
         while (item := joined.next_item()) is not None:
             self.weights_version = min((origin.weights_version for origin in item.origins), default=-1)
             yield item.value
+
+    def _drop_all(self) -> None:
+        super()._drop_all()
+        self._close_clients()
+
+    def _close_clients(self) -> None:
+        for actor in self._crew.actors:
+            actor.client.close()
 
     def _prepare(self, actor: Actor) -> None:
         if self._newest is not None:
