@@ -209,7 +209,7 @@ def test_a_worker_that_was_started_again_between_rounds_is_brought_up_to_date(pl
 
 @pytest.mark.parametrize("mode", ["bulk_sync", "async"])
 def test_a_worker_that_goes_away_is_waited_for(places, latch, mode):
-    workers, (first, second) = places(max_restarts=1)
+    workers, (first, _) = places(max_restarts=1)
     plan = train(workers, mode, size=200)
     next(plan)
     first.worker.sampler.before = latch

@@ -53,7 +53,7 @@ def test_what_goes_in_comes_out_in_order():
     assert queue.qsize() == 3
     assert Dequeue(queue).take(3) == [1, 2, 3]
     for operator in (Enqueue, Dequeue):
-        with pytest.raises(ValueError, match="flow.Queue"):
+        with pytest.raises(ValueError, match=r"flow\.Queue"):
             operator(python_queue.Queue())
 
 

@@ -179,8 +179,8 @@ def test_numbers_of_aggregators(new_workers, caplog):
     for count in (0, 3):
         with pytest.raises(ValueError, match="num_aggregation_workers"):
             gather_experiences_tree_aggregation(new_workers(2), IMPALA | {"num_aggregation_workers": count})
+    workers = new_workers(4, aggregators=[Aggregator()])
     with pytest.raises(ValueError, match="has 1 of them"):
-        workers = new_workers(4, aggregators=[Aggregator()])
         gather_experiences_tree_aggregation(workers, IMPALA | {"num_aggregation_workers": 2})
     gather_experiences_tree_aggregation(new_workers(2), IMPALA | {"num_aggregation_workers": 2})
     assert "little to join" in caplog.text

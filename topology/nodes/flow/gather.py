@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, final
 
+from topology.errors import ConnectionBroken
 from topology.nodes.flow.actors import Actor
 from topology.nodes.flow.events import Signal, Waker
 from topology.nodes.flow.failures import Crew, Verdict
@@ -137,9 +138,12 @@ class _Gather(Stage):
         if is_recovery:
             if shard.recovers_until is None:
                 return  # too late: it was given up
-            shard.recovers_until = None
+            until, shard.recovers_until = shard.recovers_until, None
             if error is None:
                 self._resume(shard)
+            elif isinstance(error, ConnectionBroken) and waker.clock.monotonic() < until:
+                # It was reached while its old process still went down: the same failure, and there is time left.
+                self._await(shard, shard.recover(error, until), True)
             else:
                 self._fail(shard, error, waker)
             return

@@ -11,4 +11,4 @@ __all__ = ["name_of_function"]
 
 def name_of_function(fn: Any) -> str:
     """The name of a function, or of the class of an operator; never a memory address."""
-    return str(getattr(fn, "flow_name", None) or name_of(fn))
+    return str(getattr(fn, "flow_name", None) or name_of(fn)).lstrip("_")

@@ -51,6 +51,7 @@ class PlanRunner:
         is_done: Callable[[Any], bool] = _never,
     ) -> None:
         self._plan = plan
+        self._clients = (*workers, *aggregators, *replay_actors)
         self.workers = WorkerSet(
             local_worker(),
             _named(workers, "worker"),
@@ -81,6 +82,8 @@ class PlanRunner:
             raise
         finally:
             self.workers.stop()
+            for client in self._clients:
+                client.close()
             for future in self._take_waiting():
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
