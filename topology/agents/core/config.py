@@ -7,11 +7,44 @@ from dataclasses import dataclass
 
 from topology.errors import ProgramError
 
-__all__ = ["AgentConfig", "ReplayConfig"]
+__all__ = ["AgentConfig", "CheckedConfig", "ReplayConfig"]
+
+
+class CheckedConfig:
+    """Settings that check themselves: a frozen dataclass that says in `faults` what is wrong with it.
+
+    Raises:
+        ProgramError: settings that cannot work; the text lists all of them.
+    """
+
+    def __post_init__(self) -> None:
+        faults = tuple(self.faults())
+        if faults:
+            raise ProgramError(
+                f"These settings of {type(self).__name__} cannot work:\n"
+                + "\n".join(f"  - {fault}" for fault in faults),
+                faults=faults,
+            )
+
+    def faults(self) -> Iterator[str]:
+        """What is wrong with these settings, a text each. A subclass yields its own after those of `super()`."""
+        yield from ()
+
+    def below_one(self, *names: str) -> Iterator[str]:
+        """A fault for each of these settings that is below 1."""
+        return (f"{name}={getattr(self, name)}: at least 1" for name in names if getattr(self, name) < 1)
+
+    def not_positive(self, *names: str) -> Iterator[str]:
+        """A fault for each of these settings that is not above 0."""
+        return (f"{name}={getattr(self, name)}: above 0" for name in names if not getattr(self, name) > 0)
+
+    def outside_unit(self, *names: str) -> Iterator[str]:
+        """A fault for each of these settings that is not between 0 and 1."""
+        return (f"{name}={getattr(self, name)}: between 0 and 1" for name in names if not 0 <= getattr(self, name) <= 1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentConfig:
+class AgentConfig(CheckedConfig):
     """Settings that every agent has. An agent adds its own, and may change the defaults.
 
     Attributes:
@@ -77,15 +110,6 @@ class AgentConfig:
     accelerator_roles: tuple[str, ...] = ("learner",)
     accelerator_memory_fraction: float | None = None
 
-    def __post_init__(self) -> None:
-        faults = tuple(self.faults())
-        if faults:
-            raise ProgramError(
-                f"These settings of {type(self).__name__} cannot work:\n"
-                + "\n".join(f"  - {fault}" for fault in faults),
-                faults=faults,
-            )
-
     @property
     def items_per_call(self) -> int:
         """Items that one call of the learner takes: `updates_per_call * batch_size`."""
@@ -97,7 +121,7 @@ class AgentConfig:
         return self.inference_batch_size or -(-self.num_actors // max(1, self.inference_servers))
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with these settings, a text each. An agent yields its own after those of `super()`."""
+        yield from super().faults()
         yield from self.below_one("num_actors", "updates_per_call", "batch_size", "max_in_flight")
         yield from self.below_one("variable_update_period", "cache_refresh_ms", "evaluation_period")
         yield from self.below_one("evaluation_episodes", "environments_per_actor")
@@ -144,18 +168,6 @@ class AgentConfig:
                 "machine the first would take nearly all of its memory from the others: give it to one node, or set "
                 f"accelerator_memory_fraction (at most {1 / owners:.2g} if they share one)"
             )
-
-    def below_one(self, *names: str) -> Iterator[str]:
-        """A fault for each of these settings that is below 1."""
-        return (f"{name}={getattr(self, name)}: at least 1" for name in names if getattr(self, name) < 1)
-
-    def not_positive(self, *names: str) -> Iterator[str]:
-        """A fault for each of these settings that is not above 0."""
-        return (f"{name}={getattr(self, name)}: above 0" for name in names if not getattr(self, name) > 0)
-
-    def outside_unit(self, *names: str) -> Iterator[str]:
-        """A fault for each of these settings that is not between 0 and 1."""
-        return (f"{name}={getattr(self, name)}: between 0 and 1" for name in names if not 0 <= getattr(self, name) <= 1)
 
 
 @dataclass(frozen=True, kw_only=True)
