@@ -549,6 +549,26 @@ def test_errors_are_raised_by_the_next_call_and_once():
     writer.flush()
 
 
+def test_an_interrupt_is_not_kept_for_who_uses_the_writer_next():
+    class Interrupted(FlakyBackend):
+        def insert(self, batch):
+            if not self.sent:
+                super().insert(batch)
+                raise SystemExit
+            return super().insert(batch)
+
+    backend = Interrupted()
+    writer = TrajectoryWriter(backend, 1)
+    with pytest.raises(SystemExit):
+        item(writer, 0)
+    with pytest.raises(ReplayDeadlineExceeded):
+        writer.flush(timeout_ms=0)
+    assert len(backend.sent) == 2, "sent once more: the first may not have left"
+    backend.answer()
+    backend.answer()
+    writer.flush()
+
+
 def test_a_quiet_writer_sends_at_once_a_busy_one_in_batches():
     backend = FlakyBackend()
     writer = TrajectoryWriter(backend, 1)

@@ -170,7 +170,8 @@ class Sender:
         try:
             future = self._backend.insert(message)
         except BaseException as error:
-            self._settle(number, error)
+            # An interrupt of this thread is not for whoever uses the writer next: the message counts as lost.
+            self._settle(number, error if isinstance(error, Exception) else StreamLost(f"interrupted by {error!r}"))
             raise
         future.add_done_callback(functools.partial(self._on_reply, number))
 
