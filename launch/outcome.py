@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import final
 
-from topology.errors import CourierError, NodeFailed, ReplayError
+from topology.errors import CourierError, NodeFailed, ProgramStopped, ReplayError
 
 __all__ = ["CLEAN", "Outcome", "add_note", "describe_exit", "node_failed", "outcome_of"]
 
+# What a library in between keeps of it, such as TensorFlow, whose errors have no cause.
+_STOPPED = f"{ProgramStopped.__module__}.{ProgramStopped.__qualname__}: "
 _LONGEST_MESSAGE = 2000  # characters of a message that stands in lines and tables; the traceback has the whole
 
 
@@ -56,7 +58,7 @@ def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int 
     """
     if error is None:
         return CLEAN
-    remote = any(isinstance(part, CourierError | ReplayError) for part in _chain(error))
+    remote = any(isinstance(part, CourierError | ReplayError) or _STOPPED in _text_of(part) for part in _chain(error))
     if stopping and remote:
         return CLEAN
     if isinstance(error, SystemExit):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 
 import pytest
 
@@ -58,6 +59,16 @@ def test_other_errors_fail_also_after_the_stop() -> None:
 def test_a_lost_peer_is_secondary() -> None:
     assert outcome_of(ConnectionBroken("gone"), stopping=False).secondary
     assert not outcome_of(ValueError("gone"), stopping=False).secondary
+
+
+def test_the_stop_is_known_by_the_text_that_a_library_in_between_keeps() -> None:
+    try:
+        raise ProgramStopped("the program stopped")
+    except ProgramStopped:
+        text = traceback.format_exc()
+    other = RuntimeError(f"Unknown error: {text} [[node of a graph]]")
+    assert outcome_of(other, stopping=True) == CLEAN
+    assert outcome_of(other, stopping=False).secondary
 
 
 @pytest.mark.parametrize(("code", "text"), [(3, "it exited with code 3"), ("why", "it exited: why")])
