@@ -39,6 +39,13 @@ class Client(OurClient):
             raise ReplayDeadlineExceeded(f"{text}: {error}") from error
         return {name: shown_info(info) for name, info in infos.items()}
 
+    def trajectory_writer(
+        self, num_keep_alive_refs: int, get_signature_timeout_ms: int | None = None, validate_items: bool = True
+    ) -> Any:
+        """See our client. `get_signature_timeout_ms` is accepted: signatures are asked for when they are needed."""
+        del get_signature_timeout_ms
+        return super().trajectory_writer(num_keep_alive_refs, validate_items=validate_items)
+
     def structured_writer(self, configs: Any) -> Any:
         if not configs:
             raise ValueError("At least one config must be provided.")
