@@ -1,7 +1,8 @@
 """The end of the script: `lp.launch(program)` as the last line means that the script lasts as long as the program.
 
 Runs before Python shuts its thread pools down, so that nodes which are threads keep working. A failure that nobody
-waited for is printed, and is the exit code. After an uncaught error in the script the programs are stopped.
+waited for is printed, and is the exit code. After an uncaught error in the script the programs are stopped; so are, in
+any case, those that were launched for a test.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ __all__ = ["wait_for"]
 
 
 class _Waitable(Protocol):
+    @property
+    def is_test(self) -> bool: ...
+
     def wait(self, *, raise_error: bool) -> bool: ...
 
     def stop(self, reason: str) -> bool: ...
@@ -57,6 +61,8 @@ def _end(run: _Waitable) -> int:
     try:
         if _script_failed():
             run.stop("the script that launched the program failed")
+        elif run.is_test:
+            run.stop("the tests ended")
         elif hasattr(sys, "ps1"):  # nobody waits for a program at the end of a notebook or a prompt
             run.stop("the interactive session ended")
         else:

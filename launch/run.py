@@ -94,6 +94,11 @@ class Run:
         return self._surroundings.directory.path
 
     @property
+    def is_test(self) -> bool:
+        """Whether it was launched as one of the test types."""
+        return self._surroundings.plan.options.temporary
+
+    @property
     def stop_token(self) -> StopToken:
         """Set when the program is to stop."""
         return self._stop

@@ -74,6 +74,24 @@ def test_launch_as_the_last_line_lasts_as_long_as_the_program(run_script: RunScr
     assert "worked to the end" in output
 
 
+@pytest.mark.parametrize("kind", ["test_mt", "test_mp"])
+def test_a_test_that_leaves_its_program_behind_ends(run_script: RunScript, kind: str, left_processes: Left) -> None:
+    code, output = run_script(
+        f"""
+        import time
+        def run():
+            while True:
+                time.sleep(0.01)
+        if __name__ == "__main__":
+            lp.launch(lp.make_program(lp.PyNode(run)), "{kind}")
+            print("the test has passed")
+            raise SystemExit(0)
+        """
+    )
+    assert (code, output) == (0, "the test has passed\n")
+    assert not left_processes()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_failure_nobody_waits_for_is_printed_last_and_is_the_exit_code(run_script: RunScript, kind: str) -> None:
     code, output = run_script(
