@@ -50,6 +50,7 @@ class TFClient:
         """Address of the server."""
         return self._server_address
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def sample(self, table: Any, data_dtypes: Any, name: str | None = None) -> ReplaySample:
         """One item, or its first step when it is a sequence. Blocks until the rate limiter lets it pass.
 
@@ -67,13 +68,14 @@ class TFClient:
             *(tf.TensorSpec(None, tf.as_dtype(dtype)) for dtype in dtypes),
         ]
         with tf.name_scope(name or f"{self._name}_sample"):
-            begin = functools.partial(_OneSample, self._client, len(dtypes))
+            begin = functools.partial(_OneSample, self._client, [spec.dtype.as_numpy_dtype for spec in specs[5:]])
             table_name = tf.convert_to_tensor(table, tf.string)
             tensors = (
                 _sample_now(begin, table_name, specs) or read_sessions(begin, (table_name,), specs).get_single_element()
             )
             return ReplaySample(SampleInfo(*tensors[:5]), unflatten(shape, tensors[5:]))
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def insert(self, data: Sequence[Any], tables: Any, priorities: Any, name: str | None = None) -> Any:
         """Inserts one step into several tables, each with its priority. Blocks until the rate limiters let it pass.
 
@@ -105,6 +107,7 @@ class TFClient:
             insert, [tables, priorities, *map(tf.convert_to_tensor, data)], name or f"{self._name}_insert"
         )
 
+    @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def update_priorities(self, table: Any, keys: Any, priorities: Any, name: str | None = None) -> Any:
         """Sets priorities of items; keys that are not in the table are ignored.
 
@@ -142,9 +145,9 @@ class TFClient:
 class _OneSample:
     """One item, asked for when the session begins."""
 
-    def __init__(self, client: Client, num_leaves: int, table: bytes) -> None:
+    def __init__(self, client: Client, dtypes: Sequence[Any], table: bytes) -> None:
         self.empty: Columns = []
-        self._num_leaves = num_leaves
+        self._dtypes = dtypes
         self._table = table.decode()
         self._future: Future[SampleBatch] = client.link.submit_sample(SampleCallArguments(self._table, 1, None))
         self._is_read = False
@@ -166,19 +169,27 @@ class _OneSample:
             raise EOFError
         self._is_read = True
         (columns,) = columns_of(self._future.result())
-        if len(columns) != 5 + self._num_leaves:
+        if len(columns) != 5 + len(self._dtypes):
             raise ValueError(
                 "Number of tensors in the replay sample did not match the expected count. Got "
-                f"{len(columns)} but wanted {5 + self._num_leaves}"
+                f"{len(columns)} but wanted {5 + len(self._dtypes)}"
             )
-        return [[*(field[0] for field in columns[:5]), *(_first_step(leaf[0]) for leaf in columns[5:])]]
+        for leaf, dtype in zip(columns[5:], self._dtypes, strict=True):
+            if leaf.dtype != dtype:
+                raise _WrongDtype(f"the item has a column of {leaf.dtype}, where {np.dtype(dtype)} was asked for")
+        return [[*(field[0, ...] for field in columns[:5]), *(_first_step(leaf[0, ...]) for leaf in columns[5:])]]
 
     def close(self) -> None:
         self._future.cancel()
 
 
-def _first_step(leaf: Any) -> Any:
-    return leaf[0] if np.ndim(leaf) else leaf
+@final
+class _WrongDtype(ValueError):
+    """A column is not of the dtype that was asked for."""
+
+
+def _first_step(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return leaf[0, ...] if leaf.ndim else leaf
 
 
 def _sample_now(begin: Callable[[bytes], _OneSample], table: Any, specs: Sequence[Any]) -> list[Any] | None:
@@ -191,14 +202,12 @@ def _sample_now(begin: Callable[[bytes], _OneSample], table: Any, specs: Sequenc
         if fault:
             raise tf.errors.NotFoundError(None, None, fault)
         (columns,) = session.read(0.0)
+    except _WrongDtype as error:
+        raise tf.errors.InternalError(None, None, str(error)) from error
     except ValueError as error:
         raise tf.errors.InvalidArgumentError(None, None, str(error)) from error
     finally:
         session.close()
-    for spec, value in zip(specs[5:], columns[5:], strict=True):
-        if value.dtype != spec.dtype.as_numpy_dtype:
-            text = f"the item has a column of {value.dtype}, where {spec.dtype.name} was asked for"
-            raise tf.errors.InternalError(None, None, text)
     return [tf.constant(value, spec.dtype) for value, spec in zip(columns, specs, strict=True)]
 
 

@@ -158,8 +158,7 @@ class SampleSession:
                 f"tensors, but table signature shows {len(signature)} tensors.  {told}"
             )
         for i, (spec, its) in enumerate(zip(specs, signature, strict=True)):
-            shapes = [its.shape, its.shape[1:]] if self._plan.steps and its.shape else [its.shape]
-            if spec.dtype != its.dtype or not any(_compatible(spec.shape, shape) for shape in shapes):
+            if spec.dtype != its.dtype or not _compatible(spec.shape, its.shape):
                 raise ValueError(
                     f"Requested incompatible tensor at flattened index {i} from table '{self._table}'.  Requested "
                     f"(dtype, shape): {_pair(spec)}.  Signature (dtype, shape): {_pair(its)}.  {told}"
