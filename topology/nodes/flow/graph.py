@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, final
 
 from topology.graph import GraphEdge, GraphNode, ProgramGraph
+from topology.graph_values import structure_of
 from topology.nodes.flow.gather import BulkRounds, GatherAsync
 from topology.nodes.flow.learner import learner_of
 from topology.nodes.flow.naming import name_of_function
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["draw", "find_plan"]
 
 _KINDS = {"workers": "worker", "aggregators": "aggregator", "replay_actors": "replay"}
-_RUNNER = "PlanRunner"
 _ALONE = "plan"
 
 
@@ -29,7 +29,7 @@ def find_plan(graph: ProgramGraph) -> tuple[ProgramGraph, dict[str, list[str]]]:
     Raises:
         LookupError: it has no plan, or several.
     """
-    found = [node.name for node in graph.nodes() if _RUNNER in node.constructor]
+    found = [node.name for node in graph.nodes() if _runs_a_plan(node)]
     if len(found) != 1:
         raise LookupError(f"the program {graph.name!r} has {len(found)} nodes that run a plan, not exactly one")
     names: dict[str, list[str]] = {"plan": found}
@@ -38,6 +38,12 @@ def find_plan(graph: ProgramGraph) -> tuple[ProgramGraph, dict[str, list[str]]]:
         if edge.caller == found[0] and kind is not None:
             names.setdefault(kind, []).append(edge.target)
     return graph, names
+
+
+def _runs_a_plan(node: GraphNode) -> bool:
+    """Whether an argument `plan` of the node is one, whatever its constructor."""
+    found = structure_of(node.arguments.get("plan"))
+    return found is not None and found[0] == "Plan"
 
 
 def draw(plan: Plan, graph: ProgramGraph | None, names: Mapping[str, list[str]]) -> ProgramGraph:

@@ -76,6 +76,7 @@ class PlanRunner:
                 self._publish(result)
                 if self._is_done(result):
                     break
+            self.finish()
             self._stop_program()
         except BaseException as caught:
             error = caught
@@ -87,6 +88,9 @@ class PlanRunner:
             for future in self._take_waiting():
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
+
+    def finish(self) -> None:
+        """Called when the plan has done enough, before the program is stopped: for subclasses."""
 
     def _stop_program(self) -> None:
         context = try_get_context()

@@ -1,0 +1,238 @@
+"""Settings of the agents that are execution plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+from topology.agents.core.config import CheckedConfig
+
+__all__ = ["A2CConfig", "ActorCriticConfig", "DQNConfig", "FlowConfig", "IMPALAConfig", "PPOConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowConfig(CheckedConfig):
+    """Settings that all of these agents have.
+
+    Attributes:
+        environment: a name (catch, gym:CartPole-v1) or where a function is that makes one; see
+            `topology.environments.make_environment`.
+        num_actors: rollout workers.
+        environments_per_actor: environments that each plays in step, with one call of the policy for all.
+        fragment_length: steps of each environment in a fragment.
+        seed: of everything random, together with each node's own seed.
+        max_actor_steps: steps of all workers after which the program ends; None for never.
+        hidden_sizes: widths of the hidden layers.
+        discount: factor for each step.
+        learning_rate: of Adam, at the beginning.
+        final_learning_rate: after `max_actor_steps`: it falls linearly in between.
+        max_gradient_norm: gradients are scaled down to this global norm.
+        final_evaluation_episodes: episodes that are played with the final weights; 0 for none.
+        report_period_s: seconds between two rows of the metrics.
+        max_restarts: how often each worker may fail and be asked again, or be started again by its launcher.
+        leave_out: whether the plan goes on without a worker that has failed more often.
+        devices: devices that the learner spreads its minibatches over.
+    """
+
+    environment: str = "gym:CartPole-v1"
+    num_actors: int = 2
+    environments_per_actor: int = 8
+    fragment_length: int = 32
+    seed: int = 0
+    max_actor_steps: int | None = 150_000
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    discount: float = 0.99
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-5
+    max_gradient_norm: float = 0.5
+    final_evaluation_episodes: int = 20
+    report_period_s: float = 1.0
+    max_restarts: int = 0
+    leave_out: bool = False
+    devices: int = 1
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self.below_one("environments_per_actor", "fragment_length", "devices")
+        yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm")
+        yield from self.outside_unit("discount")
+        for name in ("num_actors", "final_evaluation_episodes", "report_period_s", "max_restarts"):
+            if getattr(self, name) < 0:
+                yield f"{name}={getattr(self, name)}: at least 0"
+        if self.max_actor_steps is not None and self.max_actor_steps < 1:
+            yield f"max_actor_steps={self.max_actor_steps}: at least 1, or None for a run without end"
+        if any(size < 1 for size in self.hidden_sizes):
+            yield f"hidden_sizes={self.hidden_sizes}: each at least 1"
+
+    @property
+    def steps_per_round(self) -> int:
+        """Steps of one fragment of every worker; of the local one where there are no others."""
+        return max(1, self.num_actors) * self.environments_per_actor * self.fragment_length
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticConfig(FlowConfig):
+    """Settings of the agents with a policy and a value.
+
+    Attributes:
+        train_batch_size: steps of a batch, at least.
+        entropy_cost: weight of the entropy of the policy, which is to stay high.
+        final_entropy_cost: after `max_actor_steps`: it changes linearly in between.
+        value_cost: weight of the error of the value.
+    """
+
+    train_batch_size: int = 512
+    entropy_cost: float = 0.01
+    final_entropy_cost: float = 0.0
+    value_cost: float = 0.5
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self.below_one("train_batch_size")
+        for name in ("entropy_cost", "final_entropy_cost", "value_cost"):
+            if getattr(self, name) < 0:
+                yield f"{name}={getattr(self, name)}: at least 0"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig(ActorCriticConfig):
+    """Settings of PPO. The defaults suit small environments.
+
+    Attributes:
+        trace_decay: lambda of the generalized advantages.
+        clip_ratio: how far the probability of an action may move in one batch before its gradient ends.
+        num_passes: over each batch.
+        minibatch_size: steps of an update.
+    """
+
+    train_batch_size: int = 1024
+    fragment_length: int = 64
+    trace_decay: float = 0.95
+    clip_ratio: float = 0.2
+    num_passes: int = 6
+    minibatch_size: int = 256
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self.below_one("num_passes", "minibatch_size")
+        yield from self.outside_unit("trace_decay")
+        yield from self.not_positive("clip_ratio")
+        if self.minibatch_size % self.devices:
+            yield f"devices={self.devices} does not divide minibatch_size={self.minibatch_size}"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class A2CConfig(ActorCriticConfig):
+    """Settings of A2C. The defaults suit small environments.
+
+    Attributes:
+        trace_decay: lambda of the generalized advantages; 1 for n-step returns.
+        microbatch_size: steps that gradients are computed of at a time; None for the whole batch in one update.
+    """
+
+    train_batch_size: int = 256
+    fragment_length: int = 16
+    learning_rate: float = 2e-3
+    max_actor_steps: int | None = 300_000
+    trace_decay: float = 0.95
+    microbatch_size: int | None = None
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self.outside_unit("trace_decay")
+        if self.microbatch_size is not None and not 1 <= self.microbatch_size <= self.train_batch_size:
+            yield f"microbatch_size={self.microbatch_size}: from 1 to train_batch_size={self.train_batch_size}, or None"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class IMPALAConfig(ActorCriticConfig):
+    """Settings of IMPALA. The defaults suit small environments.
+
+    Attributes:
+        num_aggregators: nodes that join fragments to batches; 0 to do that in the driver.
+        requests_per_actor: requests of each worker under way.
+        queue_size: batches that wait for the learner.
+        broadcast_interval: batches between two takings of the learner's weights.
+        max_ratio: importance weights are clipped to this; rho-bar in the paper.
+    """
+
+    fragment_length: int = 20
+    train_batch_size: int = 320
+    learning_rate: float = 2e-3
+    max_gradient_norm: float = 5.0
+    max_actor_steps: int | None = 300_000
+    num_aggregators: int = 0
+    requests_per_actor: int = 2
+    queue_size: int = 4
+    broadcast_interval: int = 1
+    max_ratio: float = 1.0
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self.below_one("requests_per_actor", "queue_size", "broadcast_interval")
+        yield from self.not_positive("max_ratio")
+        if not 0 <= self.num_aggregators <= self.num_actors:
+            yield f"num_aggregators={self.num_aggregators}: from 0 to num_actors={self.num_actors}"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig(FlowConfig):
+    """Settings of DQN. The defaults suit small environments.
+
+    Attributes:
+        n_step: steps of a transition.
+        replay_size: steps kept.
+        min_replay_size: steps stored before the first update.
+        batch_size: steps of an update.
+        updates_per_batch: updates made of one draw from replay, of as many minibatches.
+        samples_per_insert: how often each step is learned from, on average.
+        target_update_period: steps played between two copies of the network to the target network.
+        priority_exponent: how strongly errors decide what is drawn; 0 for not at all.
+        importance_sampling_exponent: how much of the resulting bias is weighted away; 1 for all.
+        huber_delta: the loss is quadratic up to this error and linear above.
+        epsilon: probability of a random action, at the beginning.
+        final_epsilon: after `epsilon_steps` steps of all workers.
+        epsilon_steps: see there.
+    """
+
+    environments_per_actor: int = 4
+    fragment_length: int = 8
+    max_actor_steps: int | None = 50_000
+    max_gradient_norm: float = 40.0
+    n_step: int = 3
+    replay_size: int = 50_000
+    min_replay_size: int = 1_000
+    batch_size: int = 64
+    updates_per_batch: int = 8
+    samples_per_insert: float = 16.0
+    target_update_period: int = 500
+    priority_exponent: float = 0.6
+    importance_sampling_exponent: float = 0.4
+    huber_delta: float = 10.0
+    epsilon: float = 1.0
+    final_epsilon: float = 0.02
+    epsilon_steps: int = 5_000
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self.below_one("n_step", "min_replay_size", "batch_size", "updates_per_batch", "epsilon_steps")
+        yield from self.below_one("target_update_period")
+        yield from self.not_positive("samples_per_insert", "huber_delta")
+        yield from self.outside_unit("epsilon", "final_epsilon", "priority_exponent", "importance_sampling_exponent")
+        if self.min_replay_size > self.replay_size:
+            yield f"min_replay_size={self.min_replay_size} is above replay_size={self.replay_size}"
+
+    @property
+    def draw_size(self) -> int:
+        """Steps of one draw from replay."""
+        return self.batch_size * self.updates_per_batch
+
+    @property
+    def draws_per_round(self) -> float:
+        """Draws for each round of the workers, so that `samples_per_insert` is kept."""
+        return self.samples_per_insert * self.steps_per_round / self.draw_size
