@@ -88,7 +88,7 @@ def make_update(network: PolicyValueNetwork, config: IMPALAConfig) -> Update:
             values=values,
             behaviour_logits=sequence.extras["logits"],
             actions=sequence.action,
-            rewards=rewards,
+            rewards=config.reward_scale * rewards,
             discounts=sequence.discount,
             mask=sequence.mask,
             entropy_cost=config.entropy_cost,
