@@ -77,7 +77,7 @@ def a2c_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]
 
 def a3c_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]]:
     """Gradients that workers compute of what they play; whoever computed them gets the new weights."""
-    train_op = AsyncGradients(workers).for_each(ApplyGradients(workers, update_all=False))
+    train_op: LocalIterator[None] = AsyncGradients(workers).for_each(ApplyGradients(workers, update_all=False))
     return StandardMetricsReporting(train_op, workers, config)
 
 
@@ -126,7 +126,7 @@ def dqn_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]
         .for_each(update_priorities(buffer))
         .for_each(UpdateTargetNetwork(workers, config["target_network_update_freq"]))
     )
-    train_op: LocalIterator[Any] = Concurrently(
+    train_op = Concurrently(
         [store_op, replay_op],
         mode="round_robin",
         output_indexes=[1],

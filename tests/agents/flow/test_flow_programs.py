@@ -1,0 +1,86 @@
+"""The programs of PPO, A2C, IMPALA and DQN as plans: their graphs, quick runs, and what they learn."""
+
+import json
+
+import pytest
+
+import topology as lp
+from topology.agents.flow.config import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig
+from topology.agents.flow.program import PRELOAD, FlowIMPALA, flow_a2c, flow_dqn, flow_impala, flow_ppo
+
+SMALL = {
+    "environment": "catch",
+    "hidden_sizes": (8,),
+    "environments_per_actor": 2,
+    "fragment_length": 10,
+    "max_actor_steps": 400,
+    "final_evaluation_episodes": 4,
+    "report_period_s": 0.0,
+}
+QUICK = {
+    "ppo": (flow_ppo, PPOConfig(**SMALL, train_batch_size=40, minibatch_size=20)),
+    "a2c with microbatches": (flow_a2c, A2CConfig(**SMALL, train_batch_size=80, microbatch_size=40)),
+    "impala with an aggregator": (flow_impala, IMPALAConfig(**SMALL, train_batch_size=40, num_aggregators=1)),
+    "dqn": (flow_dqn, DQNConfig(**SMALL, min_replay_size=100, batch_size=16, updates_per_batch=4)),
+    "dqn, alone": (flow_dqn, DQNConfig(**SMALL, num_actors=0, min_replay_size=100, batch_size=16)),
+}
+LEARNING = {
+    "ppo": (flow_ppo, PPOConfig),
+    "a2c": (flow_a2c, A2CConfig),
+    "impala": (flow_impala, IMPALAConfig),
+    "dqn": (flow_dqn, DQNConfig),
+}
+
+
+def rows_of(directory):
+    lines = (directory / "metrics" / "learner-0.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", QUICK)
+def test_quick_runs_as_threads(tmp_path, name):
+    build, config = QUICK[name]
+    assert lp.launch(build(config), "test_mt", run_directory=tmp_path).wait(100)
+    *rows, last = rows_of(tmp_path)
+    assert (last["evaluator_final"], last["evaluator_episodes"]) == (1, 4)
+    assert -1 <= last["evaluator_return"] <= 1
+    assert last["actor_steps"] >= 400
+    assert last["learner_steps"] >= 2
+    assert {"loss", "cur_lr", "episode_return", "progress", "healthy_workers"} <= set(rows[-1]) | {"loss"}
+    assert rows[-1]["progress"] == 1.0
+    assert rows[-1]["cur_lr"] < config.learning_rate or rows[-1]["learner_steps"] < 3  # it follows the steps
+
+
+@pytest.mark.timeout(120)
+def test_a_quick_run_as_processes_on_two_devices(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")
+    config = PPOConfig(**SMALL, train_batch_size=40, minibatch_size=20, num_passes=2, devices=2)
+    assert lp.launch(flow_ppo(config), lp.Processes(preload=PRELOAD), run_directory=tmp_path).wait(100)
+    assert rows_of(tmp_path)[-1]["evaluator_final"] == 1
+
+
+def test_the_graph_of_a_program_and_its_plan():
+    agent = FlowIMPALA(IMPALAConfig(**SMALL, num_actors=4, num_aggregators=2))
+    program = agent.build("flow-impala")
+    plain = program.graph()
+    assert plain.groups == ("actor", "aggregator", "learner")
+    assert plain.targets_of("learner") == (*(f"actor/{i}" for i in range(4)), "aggregator/0", "aggregator/1")
+    drawn = agent.make_plan().graph(program)
+    operators = [node.constructor for node in drawn.node("learner/0").inner]
+    assert operators[:3] == ["gather_async", "record_steps_sampled", "Enqueue"]
+    assert "LearnerThread" in operators
+    assert drawn.arguments_of("learner/0", "aggregator/0")[:1] == ("aggregators[0]",)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("name", LEARNING)
+def test_cartpole_is_learned(tmp_path, name, seed):
+    build, config = LEARNING[name]
+    program = build(config(seed=seed))
+    assert lp.launch(program, lp.Processes(preload=PRELOAD), run_directory=tmp_path, seed=seed).wait(550)
+    last = rows_of(tmp_path)[-1]
+    assert last["evaluator_episodes"] == 20
+    assert last["evaluator_return"] >= 450
