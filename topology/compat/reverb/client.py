@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from topology.compat.reverb.signatures import shown_info
 from topology.compat.reverb.writers import StructuredWriter, TrajectoryWriter
 from topology.errors import ReplayDeadlineExceeded
 from topology.nodes.replay import Client as OurClient
-from topology.nodes.replay import TableInfo
+from topology.nodes.replay import ReplaySample, TableInfo
+from topology.nodes.replay.structure import flatten, unflatten
+from topology.nodes.replay.text import as_array
 
 __all__ = ["Client"]
 
@@ -46,7 +49,27 @@ class Client(OurClient):
         del get_signature_timeout_ms
         return super().trajectory_writer(num_keep_alive_refs, validate_items=validate_items)
 
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: bool = True,
+        unpack_as_table_signature: bool = False,
+    ) -> Iterator[Any]:
+        samples = super().sample(
+            table, num_samples, emit_timesteps=emit_timesteps, unpack_as_table_signature=unpack_as_table_signature
+        )
+        for sample in samples:
+            yield list(map(_with_arrays, sample)) if emit_timesteps else _with_arrays(sample)
+
     def structured_writer(self, configs: Any) -> Any:
         if not configs:
             raise ValueError("At least one config must be provided.")
         return super().structured_writer(configs)
+
+
+def _with_arrays(sample: ReplaySample) -> ReplaySample:
+    """The sample with arrays without axes in the place of numbers and text."""
+    leaves, shape = flatten(sample.data)
+    return ReplaySample(sample.info, unflatten(shape, list(map(as_array, leaves))))
