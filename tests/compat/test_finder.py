@@ -4,9 +4,13 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
+import topology.compat
+
+SITE = Path(topology.compat.__file__).parent / "site"
 COMMAND = [sys.executable, "-m", "topology.compat"]
 
 
@@ -102,6 +106,91 @@ def test_a_wrong_command_line_is_refused(tmp_path, arguments, text):
     result = run(*COMMAND, *arguments, cwd=tmp_path)
     assert text in result.stderr
     assert result.returncode == 2
+
+
+def test_a_package_with_relative_imports_and_a_module_beside_it(tmp_path):
+    write(
+        tmp_path,
+        {
+            "pkg/__init__.py": "",
+            "pkg/parts.py": "import launchpad as lp\nNAME = lp.Program('relative').name",
+            "pkg/main.py": "from .parts import NAME\nimport beside\nprint(NAME, beside.HERE, __package__)",
+            "beside.py": "HERE = 1",
+        },
+    )
+    result = run(*COMMAND, "-m", "pkg.main", cwd=tmp_path)
+    assert result.stdout == "relative 1 pkg\n", result.stderr
+
+
+def test_the_line_that_the_wheel_adds_to_every_interpreter(tmp_path):
+    code = f"import site; site.addsitedir({str(SITE)!r}); import launchpad; print(launchpad.Program('x').name)"
+    result = run(sys.executable, "-c", code, cwd=tmp_path, TOPOLOGY_COMPAT="1")
+    assert result.stdout == "x\n", result.stderr
+    result = run(sys.executable, "-c", code, cwd=tmp_path, TOPOLOGY_COMPAT="0")
+    assert "No module named 'launchpad'" in result.stderr
+
+
+def test_pytest_has_them_before_it_collects(tmp_path):
+    write(
+        tmp_path,
+        {
+            "test_mine.py": """
+                import launchpad as lp
+
+                def node():
+                    lp.stop()
+
+                def test_program():
+                    program = lp.Program("test")
+                    program.add_node(lp.PyNode(node), label="node")
+                    lp.launch(program, "test_mt").wait()
+                """
+        },
+    )
+    options = ("-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", str(tmp_path))
+    plugin = ("-p", "topology.compat.pytest_plugin")
+    result = run(sys.executable, "-m", "pytest", *plugin, *options, "test_mine.py", cwd=tmp_path)
+    assert "1 passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_install_and_uninstall_leave_the_process_as_it_was(tmp_path):
+    write(
+        tmp_path,
+        {
+            "script.py": """
+                import os, sys
+                from topology import compat
+                before = dict(os.environ)
+                compat.install()
+                compat.install()
+                with compat.provided():
+                    import launchpad
+                assert compat.is_installed()
+                compat.uninstall()
+                assert not compat.is_installed()
+                assert dict(os.environ) == before
+                with compat.provided():
+                    import courier
+                assert not compat.is_installed()
+                sys.modules["reverb"] = os
+                try:
+                    compat.install(shadow=True)
+                except ImportError as error:
+                    print(error)
+                """
+        },
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in {"TOPOLOGY_COMPAT", "PYTHONPATH"}}
+    result = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert "reverb was imported already" in result.stdout, result.stderr
 
 
 def test_nothing_is_provided_without_being_asked(tmp_path):
