@@ -174,6 +174,24 @@ class TrajectoryColumn:
         if span.last > known.last or span.has_expired or known.gaps:
             self._check()
 
+    @classmethod
+    def of_cells(cls, cells: Sequence[TrajectoryColumn], *, squeeze: bool = False) -> TrajectoryColumn:
+        """The column that has the cells of several columns, one after the other.
+
+        Args:
+            cells: at least one; all of one column of one writer.
+            squeeze: whether the result is a single cell without time axis.
+
+        Raises:
+            ValueError: they are of several columns.
+        """
+        first = cells[0]
+        if any(cell.column != first.column or cell.span.buffer is not first.span.buffer for cell in cells):
+            raise ValueError(f"the cells of one column are of one column of the history, got {list(cells)}")
+        steps = tuple(step for cell in cells for step in cell.span.steps)
+        spans = first._spans  # noqa: SLF001 - of this class
+        return cls(first.column, spans.make(steps, is_squeezed=squeeze), spans)
+
     def _check(self) -> None:
         span, buffer = self.span, self.span.buffer
         known = buffer.columns[self.column]

@@ -1,6 +1,6 @@
 """`reverb.trajectory_writer`."""
 
+from topology.compat.reverb.columns import TrajectoryColumn
 from topology.compat.reverb.writers import TrajectoryWriter
-from topology.nodes.replay.history import TrajectoryColumn
 
 __all__ = ["TrajectoryColumn", "TrajectoryWriter"]
