@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, final
 
+from launch.aside import call_aside
 from launch.channel import Channel
 from launch.import_guard import importing
 from launch.outcome import Outcome, outcome_of
@@ -157,8 +158,10 @@ class _Node:
     def _finish(self, *, failed: bool) -> None:
         """What the end of a Python process does: waits for the user's threads, then calls exit functions.
 
-        After a failure nothing is waited for, or the program would hear of it late. The stop's interrupt ends this.
+        Before that come the handlers of a stop. Without a stop nothing is waited for after a failure, or the program
+        would hear of it late. The stop's interrupt ends this.
         """
+        self._interruptible(self._join_handlers)
         if failed:
             timer = threading.Timer(_FAILED_EXIT_S, os._exit, [1])
             timer.daemon = True
@@ -166,6 +169,12 @@ class _Node:
         if not failed:
             self._interruptible(self._join_threads)
         self._interruptible(atexit._run_exitfuncs)  # noqa: SLF001 - what the interpreter calls at its end
+
+    def _join_handlers(self) -> None:
+        self._heed_interrupts()
+        notice_s = self._setup.notice_s
+        for late in self._stop.join_handlers(notice_s, coming=self._announced.is_set()):
+            _log(f"the stop handler {late!r} did not end within the notice of {notice_s:g} s, and is cut off\n")
 
     def _join_threads(self) -> None:
         self._heed_interrupts()
@@ -201,7 +210,8 @@ class _Node:
 
     def _announce(self, reason: str) -> None:
         self._announced.set()
-        self._stop.set(reason)
+        # Its handlers may take long, and this thread must hear of what comes next.
+        call_aside(lambda: self._stop.set(reason), "stop")
 
     def _interrupt(self) -> None:
         """Raises `SystemExit` in the main thread, also inside a sleep or a blocking read."""

@@ -185,7 +185,15 @@ class Run:
                 deadline.remaining(),
             )
             must_end = supervisor.done
-        return met and (not must_end or self._ended.wait(deadline.remaining()))
+        if not (met and must_end):
+            return met
+        return self._ended.wait(deadline.remaining()) and self._join_handlers(deadline)
+
+    def _join_handlers(self, deadline: Deadline) -> bool:
+        """Waits for the stop handlers of this script; returns False when the deadline cuts the notice short."""
+        notice_s = self._surroundings.plan.options.termination_notice_s
+        late = self._stop.join_handlers(notice_s, coming=True, timeout_s=deadline.remaining())
+        return not late or not deadline.expired
 
     def _raise_failure(self) -> None:
         with self._engine.changed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ from topology.leak_guard import stack_of
 from topology.program import Program
 
 __all__ = ["Threads"]
+
+_logger = logging.getLogger(__name__)
 
 
 @final
@@ -108,6 +111,8 @@ class _ThreadBackend:
                 worker.node.executable.entry()
         except BaseException as raised:  # noqa: BLE001 - judged by the supervisor, raised again by Run.wait
             error = raised
+        with contextlib.suppress(SystemExit):  # the interrupt: the notice is over
+            self._join_handlers(worker)
         outcome: Outcome | None = None
         while not worker.ended:
             # An interrupt may come late: when the entry has ended, and this thread is on its way out.
@@ -117,6 +122,14 @@ class _ThreadBackend:
         # The error holds this frame by its traceback, and the frame must not hold the error: what the node's frames
         # refer to, arrays among it, is to go now and in order, not in a garbage collection some time later.
         del error, outcome
+
+    def _join_handlers(self, worker: _Worker) -> None:
+        notice_s = self._surroundings.plan.options.termination_notice_s
+        for late in worker.context.stop.join_handlers(notice_s, coming=self._stop_reason is not None):
+            _logger.warning(
+                "the stop handler %r of %s did not end within the notice of %g s, and is left behind",
+                late, worker.context.name, notice_s,
+            )  # fmt: skip
 
     def _end(self, node: int, worker: _Worker, outcome: Outcome) -> None:
         with worker.lock:
@@ -164,7 +177,10 @@ class _ThreadBackend:
 
     def close(self) -> None:
         for worker in self._workers.values():
-            _tell(worker.context, "the program has ended")  # for threads that a node left behind
+            _tell(worker.context, "the program has ended")  # for threads and handlers that a node left behind
+        self._stop_reason = self._stop_reason or "the program has ended"
+        for worker in self._workers.values():
+            self._join_handlers(worker)
         self._workers.clear()
         if self._output is not None:
             self._output.close()

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, final
 
+from topology.clock import SYSTEM_CLOCK, Deadline
+
 if TYPE_CHECKING:
     from topology.executable import Executable
 
@@ -40,11 +42,14 @@ class StopToken:
 
     def __init__(self, request: Callable[[str], None] | None = None) -> None:
         self._event = threading.Event()
-        self._lock = threading.Lock()
-        self._callbacks: dict[int, Callable[[], None]] = {}
+        self._changed = threading.Condition()
+        self._callbacks: dict[int, _Callback] = {}
+        self._called: list[_Callback] = []  # the handlers of the node's code that have not returned yet
         self._next_id = 0
         self._request = request
+        self._requested = False
         self._observed = False
+        self._set_at: float | None = None
         self.reason = ""
 
     def __repr__(self) -> str:
@@ -74,29 +79,34 @@ class StopToken:
     def on_stop(self, handler: Callable[[], None]) -> Callable[[], None]:
         """Calls `handler` once at the stop, in the thread that announces it; at once if it has come already.
 
-        Returns a function that takes the handler back (a no-op when it has run). Marks the node as `observed`.
+        Returns a function that takes the handler back (a no-op when it has run). Marks the node as `observed`, and the
+        node does not end before the handler has returned or the notice is over.
         """
         self._observed = True
-        return self.subscribe(handler)
+        return self._add(_Callback(handler, awaited=True))
 
     def subscribe(self, handler: Callable[[], None]) -> Callable[[], None]:
         """Like `on_stop`, for services that wake their waiters: the node's code did not look, so no mark."""
-        with self._lock:
+        return self._add(_Callback(handler, awaited=False))
+
+    def _add(self, callback: _Callback) -> Callable[[], None]:
+        with self._changed:
             if not self._event.is_set():
                 key = self._next_id
                 self._next_id += 1
-                self._callbacks[key] = handler
+                self._callbacks[key] = callback
                 return lambda: self._forget(key)
-        _call(handler)
+            self._begin([callback])
+        self._call([callback])
         return lambda: None
 
     def discard(self, handler: Callable[[], None]) -> None:
         """Takes back every registration of `handler`; does nothing when there is none."""
-        with self._lock:
-            self._callbacks = {key: known for key, known in self._callbacks.items() if known != handler}
+        with self._changed:
+            self._callbacks = {key: known for key, known in self._callbacks.items() if known.handler != handler}
 
     def _forget(self, key: int) -> None:
-        with self._lock:
+        with self._changed:
             self._callbacks.pop(key, None)
 
     def request(self, reason: str = "") -> None:
@@ -104,25 +114,87 @@ class StopToken:
         if self._request is None:
             self.set(reason)
         else:
+            self._requested = True
             self._request(reason)
 
     def set(self, reason: str = "") -> None:
         """Announces the stop: for launchers. The second call does nothing."""
-        with self._lock:
+        with self._changed:
             if self._event.is_set():
                 return
             self.reason = reason
-            self._event.set()
+            self._set_at = SYSTEM_CLOCK.monotonic()
             callbacks = list(self._callbacks.values())
             self._callbacks.clear()
+            self._begin(callbacks)
+            self._event.set()
+            self._changed.notify_all()
+        self._call(callbacks)
+
+    def _begin(self, callbacks: Iterable[_Callback]) -> None:
         for callback in callbacks:
-            _call(callback)
+            callback.thread = threading.get_ident()
+            if callback.awaited:
+                self._called.append(callback)
+
+    def _call(self, callbacks: Iterable[_Callback]) -> None:
+        for callback in callbacks:
+            try:
+                _call(callback.handler)
+            finally:
+                with self._changed:
+                    self._called = [other for other in self._called if other is not callback]
+                    self._changed.notify_all()
+
+    def join_handlers(
+        self, notice_s: float | None, *, coming: bool = False, timeout_s: float | None = None
+    ) -> list[Callable[[], None]]:
+        """Blocks until the handlers of `on_stop` have returned, if there is a stop; returns those that have not.
+
+        For launchers, when the node's code has ended. A stop that this node has asked for is waited for, if it has
+        handlers. A handler does not wait for itself.
+
+        Args:
+            notice_s: how long handlers may take, from the stop; None for ever.
+            coming: there is a stop, even if the token is not set yet.
+            timeout_s: how long to wait at most, from now.
+        """
+        timeout = Deadline(timeout_s)
+        with self._changed:
+            if not (self._event.is_set() or coming or (self._requested and self._has_handlers())):
+                return []
+            self._wait_for(lambda: self._set_at is not None, Deadline(notice_s), timeout)
+            passed_s = 0.0 if self._set_at is None else SYSTEM_CLOCK.monotonic() - self._set_at
+            notice = Deadline(None if notice_s is None else notice_s - passed_s)
+            self._wait_for(lambda: not self._others(), notice, timeout)
+            return [callback.handler for callback in self._others()]
+
+    def _wait_for(self, predicate: Callable[[], bool], *deadlines: Deadline) -> None:
+        left = [left_s for deadline in deadlines if (left_s := deadline.remaining()) is not None]
+        SYSTEM_CLOCK.wait_for(self._changed, predicate, min(left, default=None))
+
+    def _has_handlers(self) -> bool:
+        return any(callback.awaited for callback in self._callbacks.values())
+
+    def _others(self) -> list[_Callback]:
+        """The handlers that are being called, but for those of this thread."""
+        return [callback for callback in self._called if callback.thread != threading.get_ident()]
+
+
+@final
+@dataclass(eq=False)
+class _Callback:
+    """A handler; whether the end of the node waits for it; and the thread that calls it, from when that is known."""
+
+    handler: Callable[[], None]
+    awaited: bool
+    thread: int = 0
 
 
 def _call(handler: Callable[[], None]) -> None:
     try:
         handler()
-    except Exception:  # one handler must not keep the others from hearing of the stop
+    except (Exception, SystemExit):  # one handler must not keep the others from hearing of the stop
         _logger.exception("stop handler %r raised", handler)
 
 

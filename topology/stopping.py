@@ -98,7 +98,8 @@ def _token(name: str) -> StopToken:
 def register_stop_handler(handler: Callable[[], None]) -> None:
     """Calls `handler` once when the program is to stop, however often it is registered.
 
-    It may outlive the thread that registered it. Outside a program the handler is kept but nothing calls it.
+    It may outlive the thread that registered it. The node, or `Run.wait()` in the script, does not end before it has
+    returned, within the termination notice. Outside a program the handler is kept but nothing calls it.
     """
     token = _find_token() or _no_run
     token.discard(handler)

@@ -135,6 +135,7 @@ class _Threads:
             error = exit_request if exit_request.code else None
         except BaseException as raised:  # noqa: BLE001 - handed to the thread that waits, which raises it
             error = raised
+        context.stop.join_handlers(None)  # its thread is a daemon, and whoever runs the colocation keeps the notice
         with self._changed:
             self._results.append(error)
             self._changed.notify_all()
