@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any, final
 
 from topology.errors import ConnectionBroken, CourierClosed
 from topology.nodes.courier import codec
-from topology.nodes.courier.calls import RawReply
+from topology.nodes.courier.calls import CallFuture, RawReply
 from topology.nodes.courier.client import Client, raw_caller
 from topology.nodes.courier.server import Server, bind_object
 from topology.nodes.courier.wire import Kind
 from topology.nodes.flow.shards import HOST_OPTIONS, ParallelIteratorWorker, release
 
-__all__ = ["Actor", "ActorGroup", "as_actors", "broadcast", "host"]
+__all__ = ["Actor", "ActorGroup", "Broadcasts", "as_actors", "host"]
 
-_logger = logging.getLogger(__name__)
 _numbers = itertools.count()
 
 
@@ -38,6 +35,7 @@ class Actor:
     def __init__(self, client: Client, name: str = "") -> None:
         self.client = client
         self.name = name or str(client.address)
+        self._hash = hash(client.address)
         self.hosting: Callable[[], object] | None = None  # ends the server, where it is in this process
 
     @property
@@ -56,9 +54,9 @@ class Actor:
         found: Callable[..., Any] = getattr(self.client, method)
         return found
 
-    def submit(self, method: str, *args: Any) -> Future[Any]:
+    def submit(self, method: str, *args: Any) -> CallFuture:
         """Calls a remote method. Calls of one actor are begun in the order in which they are submitted."""
-        future: Future[Any] = getattr(self.client.futures, method)(*args)
+        future: CallFuture = getattr(self.client.futures, method)(*args)
         return future
 
     def end(self) -> None:
@@ -67,10 +65,10 @@ class Actor:
             self.hosting()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Actor) and other.client.address == self.client.address
+        return other is self or (isinstance(other, Actor) and other.client.address == self.client.address)
 
     def __hash__(self) -> int:
-        return hash(self.client.address)
+        return self._hash
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Actor, (self.client, self.name)
@@ -150,49 +148,43 @@ def as_actors(workers: Iterable[Actor | Client | ParallelIteratorWorker]) -> lis
     return actors
 
 
-def broadcast(
-    actors: Iterable[Actor], method: str, *args: Any, on_error: Callable[[Actor, Exception], None] | None = None
-) -> list[Future[RawReply]]:
-    """Calls a method of many actors with the same arguments, which are serialised once. Does not wait.
-
-    Args:
-        actors: whom to call.
-        method: its name.
-        *args: its arguments.
-        on_error: told of what the method raised. That an actor has gone is not told here: whoever waits for its items
-            hears of it.
-    """
-    body, buffers = codec.encode_call(args, {})
-    futures = []
-    for actor in actors:
-        future = raw_caller(actor.client)(method, body, buffers)
-        future.add_done_callback(_Observer(actor, method, on_error))
-        futures.append(future)
-    return futures
-
-
 @final
-class _Observer:
-    def __init__(self, actor: Actor, method: str, on_error: Callable[[Actor, Exception], None] | None) -> None:
-        self._actor = actor
-        self._method = method
-        self._on_error = on_error
+class Broadcasts:
+    """Calls of many workers with the same arguments, which are serialised once; nobody waits for their results.
 
-    def __call__(self, future: Future[RawReply]) -> None:
-        error = _error_of(future)
-        if error is None or isinstance(error, ConnectionBroken | CourierClosed):
+    What they raise is kept until somebody asks. That a worker has gone is not kept: whoever waits for its items hears.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: list[tuple[str, Actor, CallFuture]] = []
+
+    def send(self, actors: Iterable[Actor], method: str, *args: Any) -> None:
+        """Calls a method of many actors. Does not wait."""
+        body, buffers = codec.encode_call(args, {})
+        for actor in actors:
+            future = raw_caller(actor.client)(method, body, buffers)
+            assert isinstance(future, CallFuture)
+            future.ignore()
+            self._under_way.append((method, actor, future))
+
+    def raise_errors(self) -> None:
+        """Raises what a call has raised that is done, once for each."""
+        under_way = self._under_way
+        self._under_way = [call for call in under_way if not call[2].over]
+        if len(self._under_way) == len(under_way):
             return
-        if self._on_error is None:
-            _logger.error("%s of %s failed", self._method, self._actor.name, exc_info=error)
-        else:
-            self._on_error(self._actor, error)
+        for number, (method, actor, future) in enumerate(under_way):
+            error = _error_of(future) if future.over else None
+            if error is not None:
+                self._under_way += [call for call in under_way[number + 1 :] if call[2].over]
+                error.add_note(f"raised by {actor.name} in {method}, which the plan had called")
+                raise error
 
 
-def _error_of(future: Future[RawReply]) -> Exception | None:
-    if future.cancelled():
-        return None
+def _error_of(future: CallFuture) -> Exception | None:
     error = future.exception()
     if error is not None:
-        return error if isinstance(error, Exception) else None
-    reply = future.result()
+        gone = isinstance(error, ConnectionBroken | CourierClosed)
+        return error if isinstance(error, Exception) and not gone else None
+    reply: RawReply = future.result()
     return codec.decode_error(reply.body) if reply.kind == Kind.ERROR else None

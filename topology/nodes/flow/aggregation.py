@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, final
 
-from topology.nodes.flow.actors import Actor, broadcast
+from topology.nodes.flow.actors import Actor, Broadcasts
 from topology.nodes.flow.batch import Batch
 from topology.nodes.flow.events import Waker
 from topology.nodes.flow.failures import Crew, WorkerFailures
@@ -108,9 +108,9 @@ def gather_experiences_tree_aggregation(workers: WorkerSet, config: Mapping[str,
         mine = players[aggregators.index(aggregator) :: count]
         return aggregator.submit("set_up", Aggregation.of(config), mine, workers.crew.failures)
 
-    def prepare(aggregator: Actor) -> Future[Any] | None:
+    def prepare(aggregator: Actor) -> None:
         set_up(aggregator)
-        return workers.bring_up_to_date(aggregator)
+        workers.bring_up_to_date(aggregator)
 
     if not inspecting():
         for future in [set_up(aggregator) for aggregator in aggregators]:
@@ -151,6 +151,7 @@ class Aggregator(ParallelIteratorWorker):
         self._crew = Crew([])
         self._newest: tuple[Any, Any, int] | None = None
         self._notes: list[Any] = []
+        self._broadcasts = Broadcasts()
 
     def set_up(self, aggregation: Aggregation, workers: list[Actor], failures: WorkerFailures) -> None:
         """Says what to do, and for whom. Call it before items are asked for; again for another plan."""
@@ -206,7 +207,8 @@ class Aggregator(ParallelIteratorWorker):
             self._send([o.actor for o in item.origins if o.weights_version < newest[2]], newest)
 
     def _send(self, actors: list[Actor], newest: tuple[Any, Any, int]) -> None:
-        broadcast(actors, "set_weights", *newest)
+        self._broadcasts.raise_errors()
+        self._broadcasts.send(actors, "set_weights", *newest)
 
 
 @final

@@ -7,11 +7,13 @@ then asks again. Nobody ever asks without having been woken.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import threading
 import weakref
-from collections.abc import Callable
-from typing import final
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, final
 
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken, try_get_context
@@ -48,6 +50,8 @@ class Waker:
         self._awake = False
         self._stopped = False
         self._armed = False
+        self._futures: Sequence[Future[Any]] = ()
+        self._alone = True  # whether nothing but `_futures` was promised
         self._until: float | None = None
         context = try_get_context()
         token = stop or (context.stop if context is not None else None)
@@ -63,11 +67,24 @@ class Waker:
         """Forgets earlier wake-ups; call it before asking a stage."""
         self._awake = False
         self._armed = False
+        self._futures = ()
+        self._alone = True
         self._until = None
 
     def arm(self) -> None:
         """Says that somebody outside this thread will call `wake`, sooner or later."""
         self._armed = True
+        self._alone = False
+
+    def arm_futures(self, futures: Sequence[Future[Any]]) -> None:
+        """Wakes the thread when one of these is done: perhaps not the first, where there is nothing else to wait for.
+
+        Then the thread blocks on the first of the futures itself, which costs less than being woken.
+        """
+        self._armed = True
+        if self._futures:
+            self._alone = False
+        self._futures = [*self._futures, *futures] if self._futures else futures
 
     def wake_at(self, time_s: float) -> None:
         """Ends the wait at that time of the clock at the latest."""
@@ -89,6 +106,12 @@ class Waker:
             ProgramStopped: the program stops.
             RuntimeError: nobody has promised to wake it: the plan can never go on.
         """
+        if self._futures and not self._awake:
+            if self._alone:
+                self._block_on(self._futures[0])
+                return
+            for future in self._futures:
+                future.add_done_callback(self._on_done)
         with self._condition:
             if not self._armed and not self._awake and not self._stopped:
                 raise RuntimeError(
@@ -100,6 +123,15 @@ class Waker:
             self._clock.wait_for(self._condition, self._is_over, timeout_s)
         if self._stopped:
             raise ProgramStopped("the program stopped while a plan waited for its next item")
+
+    def _block_on(self, future: Future[Any]) -> None:
+        """A call that is under way ends with the program, too."""
+        timeout_s = None if self._until is None else max(0.0, self._until - self._clock.monotonic())
+        with contextlib.suppress(TimeoutError):
+            future.exception(timeout_s)
+
+    def _on_done(self, _: Future[Any]) -> None:
+        self.wake()
 
     def _is_over(self) -> bool:
         return self._awake or self._stopped

@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -51,8 +50,8 @@ class Verdict(enum.Enum):
     LEAVE_OUT = enum.auto()
 
 
-def _nothing(actor: Actor) -> Future[Any] | None:  # noqa: ARG001 - a default
-    return None
+def _nothing(actor: Actor) -> None:  # noqa: ARG001 - a default
+    return
 
 
 def _ignore(notes: Sequence[Any]) -> None:  # noqa: ARG001 - a default
@@ -75,7 +74,7 @@ class Crew:
         actors: Iterable[Actor],
         *,
         failures: WorkerFailures | None = None,
-        prepare: Callable[[Actor], Future[Any] | None] = _nothing,
+        prepare: Callable[[Actor], None] = _nothing,
         on_notes: Callable[[Sequence[Any]], None] = _ignore,
     ) -> None:
         self.actors = list(actors)
@@ -88,17 +87,16 @@ class Crew:
     @property
     def alive(self) -> list[Actor]:
         """Workers that are not left out."""
-        return [actor for actor in self.actors if actor not in self._gone]
+        return [actor for actor in self.actors if actor not in self._gone] if self._gone else list(self.actors)
+
+    @property
+    def some_are_gone(self) -> bool:
+        """Whether any worker was left out."""
+        return bool(self._gone)
 
     def is_gone(self, actor: Actor) -> bool:
         """Whether a worker was left out."""
         return actor in self._gone
-
-    def restored(self, actor: Actor) -> Actor:
-        """Takes a worker in again that was left out, for plans that are built from now on."""
-        self._gone.discard(actor)
-        self.failed.pop(actor, None)
-        return actor
 
     def judge(self, actor: Actor, error: BaseException) -> Verdict:
         """Decides on a failure, and remembers it."""

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any, final
 
 from topology.errors import ConnectionBroken
+from topology.nodes.courier.calls import CallFuture
 from topology.nodes.flow.actors import Actor
 from topology.nodes.flow.events import Signal, Waker
 from topology.nodes.flow.failures import Crew, Verdict
@@ -56,7 +57,7 @@ class Shard:
         """Whether it may be asked for more."""
         return not self.ended and self.recovers_until is None
 
-    def request(self, batch_ms: float = 0) -> Future[Any]:
+    def request(self, batch_ms: float = 0) -> CallFuture:
         """Asks for items."""
         self.in_flight += 1
         spec = None if self._open else self.spec
@@ -66,15 +67,15 @@ class Shard:
 
     def take(self, reply: Reply) -> list[Item]:
         """The items of a reply."""
+        values, versions, ended, notes = reply
         self._open = True
-        if reply.notes:
-            self.crew.on_notes(reply.notes)
-        if reply.ended:
+        if notes:
+            self.crew.on_notes(notes)
+        if ended:
             self.ended = True
-        pairs = zip(reply.values, reply.versions, strict=True)
-        return [Item(value, (Origin(self.actor, version),)) for value, version in pairs]
+        return [Item(value, (Origin(self.actor, version),)) for value, version in zip(values, versions, strict=True)]
 
-    def recover(self, error: BaseException, until: float) -> Future[Any]:
+    def recover(self, error: BaseException, until: float) -> CallFuture:
         """Begins to bring back a worker that failed; the future is done when it can be asked again."""
         self._open = False
         self.recovers_until = until
@@ -102,12 +103,21 @@ class _Gather(Stage):
             outcome = self._advance(waker)
             if not isinstance(outcome, Signal) or outcome is Signal.END:
                 return outcome
+            self._collect()
             if self._arrived:
-                self._settle(*self._arrived.popleft(), waker)
+                while self._arrived:
+                    self._settle(*self._arrived.popleft(), waker)
                 continue
             if not self._check_overdue(waker):
-                waker.arm()
+                self._arm(waker)
                 return outcome
+
+    def _collect(self) -> None:
+        """Looks for replies that nobody tells of."""
+
+    def _arm(self, waker: Waker) -> None:
+        """Promises that the waker will be woken by the next reply."""
+        waker.arm()
 
     @abc.abstractmethod
     def _advance(self, waker: Waker) -> Outcome:
@@ -124,7 +134,7 @@ class _Gather(Stage):
     def _ask(self, shard: Shard, batch_ms: float = 0) -> None:
         self._await(shard, shard.request(batch_ms), False)
 
-    def _await(self, shard: Shard, future: Future[Any], is_recovery: bool) -> None:
+    def _await(self, shard: Shard, future: CallFuture, is_recovery: bool) -> None:
         future.add_done_callback(_Arrival(self, shard, is_recovery))
 
     def arrived(self, shard: Shard, future: Future[Any], is_recovery: bool) -> None:
@@ -180,14 +190,18 @@ class _Gather(Stage):
                 waker.wake_at(until)
                 continue
             shard.recovers_until = None
+            self._abandon(shard)
             patience_s = shard.crew.failures.patience_s
             self._fail(shard, TimeoutError(f"{shard.actor.name} did not come back within {patience_s:g} s"), waker)
             return True
         return False
 
+    def _abandon(self, shard: Shard) -> None:
+        """Nobody waits any more for what was asked of a worker."""
+
     def _drop_gone(self) -> None:
         for shard in self.shards:
-            if shard.crew.is_gone(shard.actor):
+            if shard.crew.some_are_gone and shard.crew.is_gone(shard.actor):
                 shard.ended = True
 
 
@@ -306,9 +320,30 @@ class BulkRounds(_Gather):
     def __init__(self, shards: Sequence[Shard], name: str, *, straggler_s: float | None = None) -> None:
         super().__init__(shards, name)
         self._straggler_s = straggler_s
+        self._under_way: list[tuple[Shard, CallFuture, bool]] = []
         self._got: dict[int, Item] = {}
         self._late_at: float | None = None
         self._asks = True
+
+    # Replies are looked for rather than told of: where a plan waits for nothing else, its thread reads them itself.
+
+    def _await(self, shard: Shard, future: CallFuture, is_recovery: bool) -> None:
+        self._under_way.append((shard, future, is_recovery))
+
+    def _collect(self) -> None:
+        done = [entry[1].over for entry in self._under_way]
+        if not any(done):
+            return
+        self._arrived += itertools.compress(self._under_way, done)
+        self._under_way = [entry for entry, over in zip(self._under_way, done, strict=True) if not over]
+
+    def _arm(self, waker: Waker) -> None:
+        waker.arm_futures([future for _, future, _ in self._under_way])
+        if self._straggler_s is not None:
+            waker.arm()  # any reply matters, not only the last
+
+    def _abandon(self, shard: Shard) -> None:
+        self._under_way = [entry for entry in self._under_way if entry[0] is not shard]
 
     def _advance(self, waker: Waker) -> Outcome:
         self._drop_gone()
@@ -317,12 +352,14 @@ class BulkRounds(_Gather):
             for index, shard in enumerate(self.shards):
                 if shard.usable and not shard.in_flight and index not in self._got:
                     self._ask(shard)
-        if any(not shard.ended and index not in self._got for index, shard in enumerate(self.shards)):
-            if not self._is_late(waker):
-                return Signal.PENDING
-        elif not self._got:
-            return Signal.END
-        items = [self._got[index] for index in sorted(self._got)]
+        got = self._got
+        if len(got) < len(self.shards):
+            if any(not shard.ended and index not in got for index, shard in enumerate(self.shards)):
+                if not self._is_late(waker):
+                    return Signal.PENDING
+            elif not got:
+                return Signal.END
+        items = [got[index] for index in sorted(got)]
         self._got, self._late_at, self._asks = {}, None, True
         return Item([item.value for item in items], merge_origins(item.origins for item in items))
 

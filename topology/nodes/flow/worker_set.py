@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any, NamedTuple, final
 
 from topology.nodes.courier.client import Client
-from topology.nodes.flow.actors import Actor, as_actors, broadcast, host
+from topology.nodes.flow.actors import Actor, Broadcasts, as_actors, host
 from topology.nodes.flow.failures import Crew, WorkerFailures
 from topology.nodes.flow.inspection import inspecting
 from topology.nodes.flow.learner import learners_of
@@ -60,8 +58,7 @@ class WorkerSet:
         self.replay_actors = as_actors(replay_actors)
         self.episodes: deque[Episode] = deque(maxlen=10_000)
         self._sampled = [0, 0]
-        self._errors: deque[Exception] = deque()
-        self._errors_lock = threading.Lock()
+        self._broadcasts = Broadcasts()
 
     def local_worker(self) -> RolloutWorker:
         """The worker that learns, in the driver's process."""
@@ -107,26 +104,18 @@ class WorkerSet:
 
     def send_weights(
         self, actors: Iterable[Actor], weights: Any, global_vars: Mapping[str, Any] | None, version: int
-    ) -> list[Future[Any]]:
+    ) -> None:
         """Sends these weights. Returns at once."""
-        return list(broadcast(actors, "set_weights", weights, global_vars, version, on_error=self._note_error))
+        self._broadcasts.send(actors, "set_weights", weights, global_vars, version)
 
-    def bring_up_to_date(self, actor: Actor) -> Future[Any] | None:
+    def bring_up_to_date(self, actor: Actor) -> None:
         """Sends what a worker that was started again must know. Returns at once."""
         weights, version = self._local.versioned_weights()
-        return self.send_weights([actor], weights, self._local.get_global_vars(), version)[0]
-
-    def _note_error(self, actor: Actor, error: Exception) -> None:
-        error.add_note(f"raised by {actor.name} when it was sent weights")
-        with self._errors_lock:
-            self._errors.append(error)
+        self.send_weights([actor], weights, self._local.get_global_vars(), version)
 
     def raise_errors(self) -> None:
         """Raises what a call that nobody waits for has raised."""
-        with self._errors_lock:
-            error = self._errors.popleft() if self._errors else None
-        if error is not None:
-            raise error
+        self._broadcasts.raise_errors()
 
     # --- what workers tell -------------------------------------------------------------------------------------------
 
