@@ -6,6 +6,7 @@ the one that tests move by hand. Times are seconds; a timeout of None means "for
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -48,10 +49,12 @@ class SystemClock:
     def wait_for(
         self, condition: threading.Condition, predicate: Callable[[], bool], timeout_s: float | None = None
     ) -> bool:
-        return condition.wait_for(predicate, timeout_s)
+        return condition.wait_for(predicate, None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
 
 
 SYSTEM_CLOCK: Clock = SystemClock()
+
+_FOR_EVER_S = 1e9
 
 
 @final
@@ -68,7 +71,10 @@ class Deadline:
 
     def __init__(self, timeout_s: float | None, clock: Clock = SYSTEM_CLOCK) -> None:
         self._clock = clock
-        self._at = None if timeout_s is None else clock.monotonic() + timeout_s
+        if timeout_s is not None and math.isnan(timeout_s):
+            raise ValueError("a timeout is a number of seconds, or None for none; got nan")
+        # What no timer of the system can count is for ever.
+        self._at = None if timeout_s is None or timeout_s > _FOR_EVER_S else clock.monotonic() + timeout_s
 
     def remaining(self) -> float | None:
         """Seconds left, at least 0; None when there is no deadline."""

@@ -17,6 +17,7 @@ import pytest
 
 from topology import errors
 from topology.context import NodeContext, StopToken, bind_context
+from topology.nodes import courier
 from topology.nodes.courier import asynchronous, wire
 from topology.nodes.courier.transport import Listener, parse_address
 from topology.testing import Gate, within
@@ -668,3 +669,53 @@ def test_errors_that_users_keep_crash_no_garbage_collection():
     command = [sys.executable, "-c", ERRORS_IN_CYCLES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "fine\n", done.stderr
+
+
+def test_a_callback_that_ends_its_thread_does_not_end_the_replies_of_others(caplog):
+    with courier.Server("exit") as server:
+        server.bind("slow", lambda: time.sleep(0.05))
+        server.bind("echo", lambda: 1)
+        server.start()
+        with courier.Client(server.address) as client:
+            future = client.futures.slow()
+            future.add_done_callback(lambda _: sys.exit())
+            concurrent.futures.wait([future], 20)
+            later = [client.futures.echo() for _ in range(5)]
+            assert not concurrent.futures.wait(later, 20).not_done
+            assert [each.result(20) for each in later] == [1] * 5
+    assert "wanted to end the thread" in caplog.text
+
+
+class EndsTheThread:
+    def __reduce__(self):
+        return sys.exit, ()
+
+
+def test_a_reply_that_ends_the_thread_that_unpickles_it_is_one_lost_connection():
+    with courier.Server("exit") as server:
+        server.bind("bad", EndsTheThread)
+        server.bind("echo", lambda: 1)
+        server.start()
+        with courier.Client(server.address) as client:
+            future = client.futures.bad()
+            concurrent.futures.wait([future], 20)  # the reader's thread unpickles it
+            with pytest.raises(errors.ConnectionBroken):
+                future.result(20)
+            later = [client.futures.echo() for _ in range(5)]
+            assert not concurrent.futures.wait(later, 20).not_done
+
+
+def test_a_time_limit_beyond_all_timers_is_none():
+    with courier.Server("echo") as server:
+        server.bind("echo", lambda: 1)
+        server.start()
+        for limit in (float("inf"), 1e300, 86_400.0 * 200):
+            with courier.Client(server.address, call_timeout=limit) as client:
+                assert client.echo() == client.futures.echo().result(20) == 1
+
+
+def test_a_name_too_long_for_a_frame_is_refused():
+    with courier.Client("unix:/tmp/nobody-serves-here") as client:
+        for caller in (client, client.futures):
+            with pytest.raises(AttributeError, match="at most 65,535 bytes"):
+                getattr(caller, "x" * 65_536)

@@ -13,6 +13,7 @@ Who has the seat never blocks on anything but readiness, and writes what waits i
 from __future__ import annotations
 
 import itertools
+import logging
 import select
 import socket
 import threading
@@ -26,7 +27,7 @@ from typing import Any, final
 from topology import errors
 from topology.clock import Deadline
 from topology.nodes.courier.calls import CallFuture
-from topology.nodes.courier.connection import Connection, TimedOut, broken
+from topology.nodes.courier.connection import LONGEST_POLL_S, Connection, TimedOut, broken
 from topology.nodes.courier.options import ClientOptions
 from topology.nodes.courier.outbox import Outbox
 from topology.nodes.courier.pending import Pending
@@ -34,6 +35,8 @@ from topology.nodes.courier.seat import Seat
 from topology.nodes.courier.wire import JOIN_BYTES, Buffer, Frame, Kind, WireError, encode, encode_small, payload_bytes
 
 __all__ = ["AFTER_STOP_S", "Channel"]
+
+_logger = logging.getLogger(__name__)
 
 AFTER_STOP_S = 2.0
 """What a call made after the program's stop may take: enough to say goodbye, not enough to hold up the end."""
@@ -129,7 +132,15 @@ class Channel:
             self._settled.append((future, value, error))
             self.attend()
         else:
+            self._complete(future, value, error)
+
+    def _complete(self, future: CallFuture, value: Any, error: Exception | None) -> None:
+        try:
             future.complete(value, error)
+        except BaseException:  # SystemExit: `Future` itself logs any other that a callback raises
+            if get_ident() != self._reader_id:
+                raise
+            _logger.exception("a callback of the call %r wanted to end the thread that reads all replies", future.name)
 
     # --- what futures ask for ------------------------------------------------------------------------------------
 
@@ -259,7 +270,7 @@ class Channel:
         """Completes the futures that callers have left to the reader."""
         while self._settled:
             future, value, error = self._settled.popleft()
-            future.complete(value, error)
+            self._complete(future, value, error)
             del future, value, error  # they must not live on here
 
     def _turn(self, connection: Connection, future: CallFuture | None, end: float | None) -> None:
@@ -277,7 +288,7 @@ class Channel:
             poll.modify(connection.sock, select.POLLIN | select.POLLOUT)
         elif outcome == "busy":  # whoever writes does not know of what was posted since
             patience_s = _RETRY_S if patience_s is None else min(patience_s, _RETRY_S)
-        ready = dict(poll.poll(None if patience_s is None else patience_s * 1e3))
+        ready = dict(poll.poll(None if patience_s is None else min(patience_s, LONGEST_POLL_S) * 1e3))
         self._out.awake = True
         if outcome == "full":
             poll.modify(connection.sock, select.POLLIN)
@@ -298,7 +309,16 @@ class Channel:
             frame = frames.popleft()
             future = self._pending.take(frame.id)
             if future is not None:
-                self._settle(future, *future.outcome(frame, address, max_bytes))
+                try:
+                    value, error = future.outcome(frame, address, max_bytes)
+                except BaseException as interrupt:  # SystemExit: unpickling runs any code
+                    self._settle(future, None, broken(address, repr(future.name), interrupt))
+                    if get_ident() != self._reader_id:
+                        raise
+                    _logger.exception("the reply to %r wanted to end the thread that reads all replies", future.name)
+                else:
+                    self._settle(future, value, error)
+                    del value, error
             del future  # it must not live on here until the next reply
 
     def _limit(self) -> float | None:

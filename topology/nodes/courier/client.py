@@ -13,6 +13,7 @@ from topology.address import find_secret
 from topology.nodes.courier.calls import RawReply
 from topology.nodes.courier.core import Core
 from topology.nodes.courier.options import ClientOptions, seconds
+from topology.nodes.courier.transport import parse_address
 from topology.nodes.courier.wire import Buffer
 
 __all__ = ["Client", "ClientOptions", "list_methods", "raw_caller"]
@@ -41,6 +42,9 @@ class Client:
         wait_for_ready: False makes a call fail at once when nobody listens.
         secret: the run's secret; by default that of the current node, or of the script's run that has this address.
         limits: the remaining fields of `ClientOptions`.
+
+    Raises:
+        ValueError: `server_address` is no address, or a setting makes no sense.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Client:
         secret: bytes = b"",
         **limits: int,
     ) -> None:
+        parse_address(str(server_address))
         options = ClientOptions(
             call_timeout_s=seconds(call_timeout),
             wait_for_ready=wait_for_ready,
@@ -121,11 +126,14 @@ def raw_caller(client: Client) -> Callable[[str, Buffer, Sequence[Buffer]], Futu
     return client._core.submit_raw  # noqa: SLF001 - a method of that name would hide a remote one
 
 
+_MAX_NAME_BYTES = 65_535  # of a frame
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _remember(attributes: dict[str, Any], name: str, method: _F) -> _F:
     """Makes `method` an attribute, so that it is found at once the next time."""
+    if len(name.encode()) > _MAX_NAME_BYTES:
+        raise AttributeError(f"a method's name has at most {_MAX_NAME_BYTES:,} bytes, got {name[:50]!r}...")
     if len(attributes) < _MAX_REMEMBERED:
         attributes[name] = method
     return method

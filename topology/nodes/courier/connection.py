@@ -14,7 +14,10 @@ from topology.nodes.courier import codec, transport
 from topology.nodes.courier.handshake import ClientHandshake, Denied
 from topology.nodes.courier.wire import CHUNK_BYTES, Buffer, Decoder, Frame, WireError
 
-__all__ = ["Connection", "NotDelivered", "TimedOut", "broken"]
+__all__ = ["LONGEST_POLL_S", "Connection", "NotDelivered", "TimedOut", "broken"]
+
+LONGEST_POLL_S = 1e6
+"""A poller counts milliseconds in 31 bits."""
 
 _MAX_GATHER = 512  # below IOV_MAX
 _HANDSHAKE_TIMEOUT_S = 10.0
@@ -186,7 +189,7 @@ class Connection:
     def wait_readable(self, deadline: Deadline) -> None:
         """Blocks until there is something to read. Raises `TimedOut` at the deadline."""
         remaining = deadline.remaining()
-        if not self._readable.poll(None if remaining is None else remaining * 1e3):
+        if not self._readable.poll(None if remaining is None else min(remaining, LONGEST_POLL_S) * 1e3):
             raise TimedOut
 
     def shutdown(self) -> None:

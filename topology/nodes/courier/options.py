@@ -8,6 +8,9 @@ from dataclasses import dataclass
 __all__ = ["ClientOptions", "ServerOptions", "seconds"]
 
 
+_LONGEST_S = 86_400.0 * 20  # sockets and pollers count milliseconds in 31 bits
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClientOptions:
     """Settings of a client.
@@ -35,7 +38,7 @@ class ClientOptions:
 
 
 def seconds(timeout: float | datetime.timedelta | None) -> float | None:
-    """A timeout as seconds; None, 0 and timedelta(0) mean that there is none.
+    """A timeout as seconds; None, 0, timedelta(0) and more than 20 days mean that there is none.
 
     Raises:
         ValueError: it is negative.
@@ -43,7 +46,7 @@ def seconds(timeout: float | datetime.timedelta | None) -> float | None:
     value = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else timeout
     if value is not None and not value >= 0:
         raise ValueError(f"call_timeout={timeout!r}: must be positive seconds, or None or 0 for no limit")
-    return value or None
+    return value if value and value < _LONGEST_S else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -68,6 +68,8 @@ class Server:
     ) -> None:
         if address is not None and port is not None:
             raise ValueError(f"address={address!r} and port={port}: give one of them")
+        if port is not None and not 0 <= port < 1 << 16:
+            raise ValueError(f"port={port}: from 0, for a free one, to 65535")
         if thread_pool_size is not None and thread_pool_size < 1:
             raise ValueError(f"thread_pool_size={thread_pool_size}: must be at least 1")
         self.name = name or "courier"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
+import math
 import threading
 from collections.abc import Callable
 from typing import final
@@ -38,7 +39,13 @@ class Alarms:
         self._closed = False
 
     def schedule(self, delay_s: float, action: Callable[[], None]) -> Callable[[], None]:
-        """Runs `action` in `delay_s` seconds, unless the returned function is called before."""
+        """Runs `action` in `delay_s` seconds, unless the returned function is called before.
+
+        Raises:
+            ValueError: `delay_s` is not a number, which would leave the others without an order.
+        """
+        if math.isnan(delay_s):
+            raise ValueError("delay_s must be a number of seconds, got nan")
         alarm = _Alarm(action)
         entry = (self._clock.monotonic() + delay_s, next(self._order), alarm)
         with self._condition:

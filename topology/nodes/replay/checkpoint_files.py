@@ -237,4 +237,7 @@ def read_index(folder: Path) -> tuple[dict[str, Any], ArrayReader]:
         raise CheckpointError(
             f"{folder} is of version {index.get('version')} of the format; this release reads version {VERSION}"
         )
-    return index, ArrayReader(folder / _ARRAYS)
+    try:
+        return index, ArrayReader(folder / _ARRAYS)
+    except OSError as error:
+        raise CheckpointError(f"{folder} lacks a part of the checkpoint, the arrays: {error}") from error

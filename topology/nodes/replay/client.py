@@ -14,7 +14,7 @@ from topology.nodes.replay.assembly import Assembler, first_item, steps_of
 from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, TableInfo
 from topology.nodes.replay.legacy_writer import Writer, check_arguments
-from topology.nodes.replay.links import Link, LocalLink, RemoteLink, SampleCallArguments
+from topology.nodes.replay.links import Link, LocalLink, RemoteLink, SampleCallArguments, in_time
 from topology.nodes.replay.messages import SampleBatch, WriteBatch
 from topology.nodes.replay.patterns import Config
 from topology.nodes.replay.region_pool import RegionPool
@@ -167,7 +167,8 @@ class Client:
         Args:
             table: name of the table.
             batch_size: items, B.
-            timeout_s: limit in seconds; None waits for ever.
+            timeout_s: limit in seconds; None waits for ever. A server that is not there, or does not answer, is given a
+                second more.
             replacement: False for a batch in which no item is twice. Its `info.probability` is that of a single draw.
 
         Returns:
@@ -191,7 +192,13 @@ class Client:
     ) -> BatchIterator:
         """Batches without end, `prefetch` of them requested ahead. See `BatchIterator` and `sample_batch`."""
         request = SampleCallArguments(table, batch_size, timeout_s, not replacement)
-        return BatchIterator(lambda: self._link.submit_sample(request), self.assemble, prefetch=prefetch)
+        patience_s = request.patience_s
+        return BatchIterator(
+            lambda: self._link.submit_sample(request),
+            self.assemble,
+            prefetch=prefetch,
+            result=lambda future: in_time(future, patience_s, self._address),
+        )
 
     def sample(
         self,

@@ -70,6 +70,8 @@ class Compression:
     """
 
     def __init__(self, codecs: Mapping[str, str] | None = None) -> None:
+        if codecs is not None and not isinstance(codecs, Mapping):
+            raise ValueError(f"compression must say which column has which codec, as {{'*': 'zlib'}}, got {codecs!r}")
         self._codecs = {path: find_codec(name) for path, name in (codecs or {}).items()}
 
     def codec(self, path: Path, cell_bytes: int) -> Codec | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -103,9 +104,23 @@ class TableCore:
     def advance(self) -> list[Any]:
         """Lets requests pass until neither queue moves; returns those that ended."""
         ended: list[Any] = []
-        while self._advance_inserts(ended) or self._advance_samples(ended):
+        while self._step(self._advance_inserts, self.inserts, ended) or self._step(
+            self._advance_samples, self.samples, ended
+        ):
             pass
         return ended
+
+    def _step(self, advance: Callable[[list[Any]], bool], waiting: deque[Any], ended: list[Any]) -> bool:
+        try:
+            return advance(ended)
+        except Exception as error:  # noqa: BLE001 - it belongs to the request at the head, and must not hold up others
+            request = waiting.popleft()
+            request.error = error
+            if isinstance(request, SampleRequest):
+                self.leftover.extend(request.picks)
+                request.picks = []
+            ended.append(request)
+            return True
 
     def _advance_inserts(self, ended: list[Any]) -> bool:
         moved = False

@@ -10,6 +10,7 @@ from typing import final
 
 from topology.errors import CourierError, ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay.info import ReplaySample
+from topology.nodes.replay.links import NoAnswer
 from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.stopping import reason_of
 
@@ -25,7 +26,7 @@ class BatchIterator:
     limiter has counted them. 0 draws a batch only when it is asked for, as on-policy and single-threaded programs need.
 
     Iteration ends when `close` is called, also for a reader that is blocked, and when `timeout_s` passes without a
-    batch. One reader; `close` from any thread.
+    batch; a server that does not answer at all is an error. One reader; `close` from any thread.
 
     Attributes:
         timed_out: whether the iteration ended because the time was over.
@@ -34,6 +35,7 @@ class BatchIterator:
         request: asks for one batch; None when there are to be no more.
         assemble: turns the reply into a sample.
         prefetch: batches requested ahead, at least 0.
+        result: waits for the reply; the default waits for ever.
     """
 
     def __init__(
@@ -42,12 +44,14 @@ class BatchIterator:
         assemble: Callable[[SampleBatch], ReplaySample],
         *,
         prefetch: int,
+        result: Callable[[Future[SampleBatch]], SampleBatch] = Future.result,
     ) -> None:
         if prefetch < 0:
             raise ValueError(f"prefetch must be at least 0, got {prefetch}")
         self._request = request
         self._assemble = assemble
         self._prefetch = prefetch
+        self._result = result
         self._lock = threading.Lock()
         self._futures: deque[Future[SampleBatch]] = deque()
         self._closed = False
@@ -71,7 +75,10 @@ class BatchIterator:
                 raise StopIteration
             future = self._futures[0]  # stays there while it is waited for, so that `close` can cancel it
         try:
-            batch = future.result()
+            batch = self._result(future)
+        except NoAnswer:
+            self.close()
+            raise
         except (CancelledError, ReplayDeadlineExceeded) as error:
             self.timed_out = isinstance(error, ReplayDeadlineExceeded)
             self.close()

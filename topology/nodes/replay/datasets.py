@@ -11,6 +11,7 @@ ahead, not a thread. Staleness is what is asked for ahead: up to `max_in_flight_
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Self, final
@@ -22,7 +23,7 @@ from topology.nodes.replay.chain import Dataset, Source, batched
 from topology.nodes.replay.client import Client
 from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, SampleInfo
-from topology.nodes.replay.links import SampleCallArguments
+from topology.nodes.replay.links import SampleCallArguments, in_time, patience
 from topology.nodes.replay.sharding import ShardedClient
 from topology.nodes.replay.specs import Spec
 from topology.nodes.replay.structure import flatten, paths, show_path, unflatten
@@ -252,7 +253,12 @@ class _Batches:
         self._closed = False
         self._was_short = False
         self._batches = BatchIterator(
-            self._request, self._client.assemble, prefetch=max(options.in_flight // size - 1, 0)
+            self._request,
+            self._client.assemble,
+            prefetch=max(options.in_flight // size - 1, 0),
+            result=functools.partial(
+                in_time, patience_s=patience(options.timeout_s), address=self._client.server_address
+            ),
         )
 
     def _request(self) -> Future[Any] | None:

@@ -9,16 +9,25 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol, final
 
-from topology.errors import ConnectionBroken
+from topology.errors import ConnectionBroken, ReplayDeadlineExceeded
 from topology.nodes import courier
 from topology.nodes.courier.calls import CallFuture
+from topology.nodes.replay.checks import check_timeout
 from topology.nodes.replay.landing import Landings
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
 from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.stopping import reason_of
 
-__all__ = ["Link", "LocalLink", "RemoteLink", "SampleCallArguments"]
+__all__ = ["Link", "LocalLink", "NoAnswer", "RemoteLink", "SampleCallArguments", "in_time", "patience"]
+
+_GRACE_S = 1.0  # beyond the time a sample call is given, for the server to answer so
+
+
+def patience(timeout_s: float | None) -> float | None:
+    """How long the caller of a sample call waits for the server to say that the time is over; None for ever."""
+    timeout_s = check_timeout("timeout_s", timeout_s)
+    return None if timeout_s is None else max(0.0, timeout_s) + _GRACE_S
 
 
 class SampleCallArguments(NamedTuple):
@@ -41,9 +50,37 @@ class SampleCallArguments(NamedTuple):
         return "sample_distinct" if self.distinct else "sample"
 
     @property
+    def patience_s(self) -> float | None:
+        """How long the caller waits for the server to say that the time is over; None for ever."""
+        return patience(self.timeout_s)
+
+    @property
     def arguments(self) -> tuple[str, int, float | None]:
         """Its arguments."""
         return self.table, self.batch_size, self.timeout_s
+
+
+@final
+class NoAnswer(ReplayDeadlineExceeded):
+    """The server did not even say that the time is over."""
+
+
+def in_time(future: Future[SampleBatch], patience_s: float | None, address: str) -> SampleBatch:
+    """The result of a sample call, if the server answers at all.
+
+    Raises:
+        NoAnswer: it does not.
+    """
+    try:
+        return future.result(patience_s)
+    except TimeoutError as error:
+        if isinstance(error, ReplayDeadlineExceeded) or future.done():
+            raise
+        future.cancel()
+        raise NoAnswer(
+            f"the replay server at {address} did not answer within {patience_s} s, not even that the time is over; "
+            "is it running, and is that its address?"
+        ) from None
 
 
 class Link(Protocol):
@@ -95,7 +132,13 @@ class RemoteLink:
         return future
 
     def sample(self, request: SampleCallArguments) -> SampleBatch:
-        return self._landings.call(functools.partial(self.call, request.method), *request.arguments)
+        if request.patience_s is None:
+            return self._landings.call(functools.partial(self.call, request.method), *request.arguments)
+        try:
+            return in_time(self.submit_sample(request), request.patience_s, self._client.address)
+        except (ServerStopped, ConnectionBroken) as error:
+            reason = reason_of(error)
+            raise reason from reason.__cause__
 
     def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
         return self._landings.submit(functools.partial(self.submit, request.method), *request.arguments)

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from topology.nodes.replay.checks import check_count
 from topology.nodes.replay.rate_limiters import RateLimiter
 from topology.nodes.replay.selectors import Selector
+
+_MOST_ITEMS = (1 << 31) - 1  # slots are numbered in 31 bits
 
 __all__ = ["TableOptions", "check_column_settings", "check_priorities"]
 
@@ -34,9 +37,8 @@ class TableOptions:
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
             raise ValueError(f"a table needs a name, got {self.name!r}")
-        if self.max_size < 1:
-            raise ValueError(f"table {self.name!r}: max_size must be at least 1, got {self.max_size}")
-        if self.max_times_sampled < 0:
+        check_count(f"table {self.name!r}: max_size", self.max_size, most=_MOST_ITEMS)
+        if check_count(f"table {self.name!r}: max_times_sampled", self.max_times_sampled, least=-1) < 0:
             raise ValueError(
                 f"table {self.name!r}: max_times_sampled must be at least 1, or 0 for no limit, "
                 f"got {self.max_times_sampled}"

@@ -37,8 +37,9 @@ class RateLimiter:
     def __init__(self, samples_per_insert: float, min_size_to_sample: int, min_diff: float, max_diff: float) -> None:
         if not samples_per_insert > 0:
             raise ValueError(f"samples_per_insert must be above 0, got {samples_per_insert}")
-        if min_size_to_sample < 1:
-            raise ValueError(f"min_size_to_sample ({min_size_to_sample}) must be a positive integer")
+        size = min_size_to_sample
+        if isinstance(size, float) or size < 1:
+            raise ValueError(f"min_size_to_sample ({size}) must be a positive integer")
         if not min_diff <= max_diff:
             raise ValueError(f"min_diff ({min_diff}) must not be above max_diff ({max_diff})")
         self.samples_per_insert = float(samples_per_insert)

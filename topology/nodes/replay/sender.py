@@ -209,7 +209,7 @@ class Sender:
                         return
                     raise ReplayDeadlineExceeded(
                         f"{self._unconfirmed} items were sent and are not confirmed yet; they will still be inserted "
-                        "when the rate limiters of their tables let them pass"
+                        "when the server answers and the rate limiters of their tables let them pass"
                     )
                 if self._error is None and self._cut_off is not None:
                     continue

@@ -16,6 +16,7 @@ from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay.alarms import Alarms
 from topology.nodes.replay.checkpointers import CheckpointerBase, CheckpointError
+from topology.nodes.replay.checks import check_count, check_timeout
 from topology.nodes.replay.compression import Compression
 from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.landing import LandingAddress
@@ -33,6 +34,7 @@ __all__ = ["ReplayService"]
 # Writers hold a window of steps each. It is dropped when their connection ends, and when they are silent for long, as
 # on a machine that is gone; should one come back, it is told, and sends again what it needs.
 _MOST_STREAMS = 16_384
+_LARGEST_BATCH = 1 << 20
 
 
 @final
@@ -64,6 +66,9 @@ class ReplayService:
     ) -> None:
         if not tables:
             raise ValueError("a replay server needs at least one table, got none")
+        wrong = [table for table in tables if not isinstance(table, Table)]
+        if wrong:
+            raise ValueError(f"a replay server serves tables, made by Table(...), got {wrong[0]!r}")
         self.tables = {table.name: table for table in tables}
         if len(self.tables) < len(tables):
             raise ValueError(f"two tables have the same name: {sorted(table.name for table in tables)}")
@@ -184,15 +189,15 @@ class ReplayService:
 
         Args:
             table: name of the table.
-            batch_size: at least 1.
+            batch_size: from 1 to 1,048,576: a table does nothing else while it draws.
             timeout_s: `ReplayDeadlineExceeded` after so many seconds; None waits for ever.
             landing: memory lent by the caller, for large leaves; used when it is known here.
             distinct: whether no item may be in the batch twice.
             some: whether to reply with what can be drawn at once, as soon as that is at least one item.
         """
         found = find_table(self.tables, table)
-        if batch_size < 1:
-            raise ValueError(f"table {table!r}: batch_size must be at least 1, got {batch_size}")
+        batch_size = check_count(f"table {table!r}: batch_size", batch_size, most=_LARGEST_BATCH)
+        timeout_s = check_timeout(f"table {table!r}: timeout_s", timeout_s)
         call = SampleCall(found, self._copiers, self.lent_memory.placer(landing))
         request = SampleRequest(batch_size, call.drawn, distinct=distinct, some=some)
         ended = found.sample(request)

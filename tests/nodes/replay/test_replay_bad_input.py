@@ -1,0 +1,134 @@
+"""What one client gives in error is its own error: tables, and other clients, stay as they were."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from topology.errors import ReplayDeadlineExceeded
+from topology.nodes import replay
+from topology.nodes.replay.alarms import Alarms
+
+WAIT_S = 20
+
+
+def make_table(name="t", **changes):
+    fifo, uniform = replay.selectors.Fifo(), replay.selectors.Uniform()
+    settings = {"max_size": 100, "rate_limiter": replay.rate_limiters.MinSize(1), **changes}
+    return replay.Table(name, uniform, fifo, **settings)
+
+
+@pytest.fixture
+def server():
+    with replay.Server([make_table("t"), make_table("u")]) as running:
+        yield running
+
+
+@pytest.fixture
+def clients(server):
+    with replay.Client(server.address) as one, replay.Client(server.address) as other:
+        one.insert({"x": 1.0}, {"t": 1.0, "u": 1.0})
+        yield one, other
+
+
+@pytest.mark.parametrize("batch_size", [2.0, 1.5, float("nan"), "2", None, 0, -1, 1 << 62])
+def test_a_batch_size_that_is_none_is_refused_and_nobody_else_is_held_up(clients, batch_size):
+    one, other = clients
+    for replacement in (True, False):
+        with pytest.raises(ValueError, match="table 't': batch_size must be"):
+            one.sample_batch("t", batch_size, replacement=replacement)
+    assert other.sample_batch("t", 1, timeout_s=WAIT_S).data["x"].shape == (1, 1)
+    other.insert({"x": 2.0}, {"t": 1.0})
+    assert other.server_info()["t"].current_size == 2
+    batch_size = np.int64(2)  # any integer will do
+    assert one.sample_batch("t", batch_size, timeout_s=WAIT_S).data["x"].shape == (2, 1)
+
+
+def test_a_request_that_fails_in_the_table_ends_alone(server, clients, monkeypatch):
+    one, other = clients
+    core = server.tables["t"]._core
+    draw = core._draw_some
+
+    def fail_for_seven(request):
+        if request.count == 7:
+            raise ArithmeticError("seven")
+        return draw(request)
+
+    monkeypatch.setattr(core, "_draw_some", fail_for_seven)
+    with pytest.raises(ArithmeticError, match="seven"):
+        one.sample_batch("t", 7, timeout_s=WAIT_S)
+    assert other.sample_batch("t", 3, timeout_s=WAIT_S).data["x"].shape == (3, 1)
+
+
+def test_a_time_that_is_not_a_number_is_refused_and_other_times_still_pass(clients):
+    one, other = clients
+    one.reset("t")
+    one.reset("u")
+    ahead = one.batches("t", 1, timeout_s=3, prefetch=0)
+    waiting = threading.Thread(target=list, args=(ahead,))
+    waiting.start()
+    with pytest.raises(ValueError, match="timeout_s must be seconds"):
+        other.sample_batch("t", 1, timeout_s=float("nan"))
+    for table in ("u", "t"):
+        with pytest.raises(ReplayDeadlineExceeded, match="no 1 samples"):
+            other.sample_batch(table, 1, timeout_s=0.1)
+    waiting.join(WAIT_S)
+    assert ahead.timed_out
+    with pytest.raises(ValueError, match="nan"):
+        Alarms().schedule(float("nan"), print)
+
+
+def test_a_time_beyond_all_timers_is_for_ever(clients):
+    assert clients[0].sample_batch("t", 1, timeout_s=float("inf")).data["x"].shape == (1, 1)
+    assert clients[0].sample_batch("t", 1, timeout_s=1e300).data["x"].shape == (1, 1)
+
+
+@pytest.mark.parametrize("address", ["unix:/tmp/nobody-serves-here", "localhost:1"])
+def test_the_time_passes_also_where_nobody_answers(address):
+    with replay.Client(address) as client:
+        began = time.monotonic()
+        with pytest.raises(ReplayDeadlineExceeded, match=f"the replay server at {address} did not answer"):
+            client.sample_batch("t", 1, timeout_s=0.1)
+        with (
+            pytest.raises(ReplayDeadlineExceeded, match="did not answer"),
+            client.batches("t", 1, timeout_s=0.1) as all_,
+        ):
+            next(all_)
+        assert time.monotonic() - began < WAIT_S
+
+
+def test_a_client_of_no_address_is_refused():
+    for address in ("foo", "", "host:port", "unix:"):
+        with pytest.raises(ValueError, match="is no address"):
+            replay.Client(address)
+
+
+@pytest.mark.parametrize("size", [float("nan"), 1.5, "10", 0, 1 << 70])
+def test_sizes_are_integers(clients, size):
+    with pytest.raises(ValueError, match="table 't': max_size must be"):
+        clients[0].resize("t", size)
+    assert clients[0].server_info()["t"].max_size == 100
+    with pytest.raises(ValueError, match="table 't': max_size must be"):
+        make_table(max_size=size)
+
+
+@pytest.mark.parametrize("times", [1.5, float("nan"), -1])
+def test_times_sampled_are_integers(times):
+    with pytest.raises(ValueError, match="max_times_sampled must be"):
+        make_table(max_times_sampled=times)
+
+
+def test_limits_are_integers():
+    for size in (1.5, float("nan"), 0):
+        with pytest.raises(ValueError, match="must be a positive integer"):
+            replay.rate_limiters.MinSize(size)
+
+
+def test_what_is_no_table_and_no_compression_is_refused():
+    with pytest.raises(ValueError, match="made by Table"):
+        replay.Server([3])
+    with pytest.raises(ValueError, match="which column has which codec"):
+        replay.Server([make_table()], compression="zlib")
+    with pytest.raises(ValueError, match="port=70000"):
+        replay.Server([make_table()], port=70_000)
