@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import unittest
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from launch.processes import Processes
 from launch.python_process import PythonProcess
 from launch.run import Run
 from launch.threads import Threads
-from topology.errors import ProgramError
+from topology.errors import LaunchError, ProgramError
 from topology.program import Program
 
 __all__ = ["launch"]
@@ -58,7 +59,8 @@ def launch(
         serialize_py_nodes: True refuses nodes that could not travel to another process, also where they need not.
             None: for test_mt.
         controller_xm_requirements: as xm_resources.
-        run_directory: where the run keeps its files; None for a new directory.
+        run_directory: where the run keeps its files; None for a new directory. One of a run that has ended is gone on
+            with, as far as the program's nodes do so.
         seed: of the run. Every node's own seed derives from it.
         termination_notice_s: how long nodes may take to end after a stop; None: --lp_termination_notice_secs, else 10.
         restarts: by label, how often a failed node is started again before the failure counts.
@@ -79,7 +81,7 @@ def launch(
         restarts=dict(restarts or {}),
         seed=seed,
         termination_notice_s=DEFAULT_NOTICE_S if termination_notice_s is None else termination_notice_s,
-        run_directory=None if run_directory is None else Path(run_directory).expanduser().absolute(),
+        run_directory=_directory(run_directory),
         temporary=kind.is_test,
         terminal=terminal,
         check_serializable=kind is LaunchType.TEST_MULTI_THREADING
@@ -90,6 +92,14 @@ def launch(
     if test_case is not None:
         test_case.addCleanup(run.stop, "the test ended")
     return run
+
+
+def _directory(path: str | Path | None) -> Path | None:
+    if path is None:
+        return None
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+        raise LaunchError(f"run_directory is the path of a directory, or None for a new one; got {path!r}")
+    return Path(path).expanduser().absolute()
 
 
 def _launcher(launch_type: LaunchType | str | Launcher | None) -> tuple[Launcher, LaunchType]:

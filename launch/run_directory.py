@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
 import secrets
+import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -45,10 +47,16 @@ def default_base() -> Path:
 
 @final
 class RunDirectory:
-    """One run's directory. Only the launcher of the run writes `run.json`; anybody may read it at any time."""
+    """One run's directory. Only the launcher of the run writes `run.json`; anybody may read it at any time.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the directory.
+        made: what was made for a run that has not begun; see `unmake`.
+    """
+
+    def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
         self.path = path
+        self._made = made
 
     def __repr__(self) -> str:
         return f"<RunDirectory {self.path}>"
@@ -57,6 +65,11 @@ class RunDirectory:
     def run_id(self) -> str:
         """Its name, unique in its base."""
         return self.path.name
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it was made, or was empty, for a run that has not begun."""
+        return bool(self._made)
 
     @property
     def logs(self) -> Path:
@@ -124,6 +137,18 @@ class RunDirectory:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not _overwrite(self.path / name, data):
                 raise
 
+    def unmake(self) -> None:
+        """Takes away what was made for a run that did not begin; nothing of an earlier run, and no error."""
+        with contextlib.suppress(OSError):
+            if self._made and self.logs.is_symlink():
+                self.logs.resolve().rmdir()
+        for path in self._made:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+
 
 def _overwrite(path: Path, data: bytes) -> bool:
     """Puts `data` into the blocks that a file has already, if it fits: that works on a full disk."""
@@ -150,18 +175,61 @@ def create(base: Path | None, program_name: str, *, clock: Clock = SYSTEM_CLOCK)
 
 
 def prepare(path: Path, program_name: str) -> RunDirectory:
-    """Makes `path` the directory of a new run; see `create`."""
+    """Makes `path` the directory of a new run; see `create`. It may be that of a run that has ended.
+
+    Raises:
+        LaunchError: as `create`, which leaves nothing behind; or a run goes on there.
+    """
     directory = RunDirectory(path)
     try:
-        for part in (directory.logs, directory.metrics, directory.checkpoints):
-            part.mkdir(parents=True, exist_ok=True)
-        directory.write_state(initial_state(directory.run_id, program_name))
+        directory = RunDirectory(path, _what_is_made(path))
+        path.mkdir(parents=True, exist_ok=True)
+        with _locked(path):
+            _refuse_if_it_goes_on(directory)
+            for part in (directory.logs, directory.metrics, directory.checkpoints):
+                part.mkdir(exist_ok=True)
+            directory.write_state(initial_state(directory.run_id, program_name))
     except OSError as error:
+        directory.unmake()
         raise LaunchError(
             f"The run directory {path} cannot be written: {error.strerror or error}. Give another one "
             "(run_directory=..., or the environment variable TOPOLOGY_RUNS), or make room there."
         ) from error
     return directory
+
+
+def _what_is_made(path: Path) -> Sequence[Path]:
+    """What a run adds at `path`; nothing where there is something."""
+    if not path.exists():
+        return (path,)
+    if not path.is_dir() or any(path.iterdir()):
+        return ()
+    return tuple(path / name for name in ("logs", "metrics", "checkpoints", "run.json", "graph.json"))
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Keeps out others that prepare this directory now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _refuse_if_it_goes_on(directory: RunDirectory) -> None:
+    try:
+        state = directory.read_state()
+    except LaunchError:
+        return  # no run was here, or what it left cannot be read
+    if state["state"] not in ENDED_STATES:
+        raise LaunchError(
+            f"A run of {state.get('program')!r} goes on in {directory.path}, launched by the process "
+            f"{state['launcher']['pid']}: two runs in one directory would overwrite one another. Give another one, or "
+            f"end it first: `topology stop {directory.path}`"
+        )
 
 
 def initial_state(run_id: str, program_name: str, clock: Clock = SYSTEM_CLOCK) -> dict[str, Any]:

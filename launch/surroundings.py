@@ -30,8 +30,8 @@ class Surroundings:
         self.directory = self._make_directory(plan)
         try:
             self.endpoints = Endpoints(node.executable for node in plan.nodes)
-        except BaseException:
-            self.release()
+        except BaseException as error:
+            self.abandon(error)
             raise
         self.secret = secrets.token_bytes(32)
 
@@ -45,7 +45,11 @@ class Surroundings:
             self._temporary = Path(tempfile.mkdtemp(prefix="topology-run-"))
         except OSError as error:
             raise LaunchError(f"No directory for the run could be made: {error}. Make room, or set TMPDIR.") from error
-        return run_directory.prepare(self._temporary, plan.program)
+        try:
+            return run_directory.prepare(self._temporary, plan.program)
+        except BaseException:
+            self.release()
+            raise
 
     def context(self, node: PlannedNode, stop: StopToken) -> NodeContext:
         """The context of one node."""
@@ -68,7 +72,14 @@ class Surroundings:
         return (self.endpoints.directory, *([] if self._temporary is None else [self._temporary]))
 
     def abandon(self, error: BaseException) -> None:
-        """The run was never started, because of `error`: its directory says so, and the rest is given back."""
+        """The run was never started, because of `error`: its directory says so, and the rest is given back.
+
+        A directory that was asked for is left as it was found, so that the same launch can be tried again.
+        """
+        if self.plan.options.run_directory is not None and self.directory.is_new:
+            self.directory.unmake()
+            self.release()
+            return
         interrupted = isinstance(error, KeyboardInterrupt | SystemExit)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         with contextlib.suppress(OSError):  # a full disk may be why it was not started
