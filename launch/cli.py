@@ -191,6 +191,9 @@ def launch(
         Path | None,
         typer.Option("--run-directory", "-d", help="Where logs, metrics and checkpoints go: a new directory."),
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that --run-directory names, from its newest state.")
+    ] = False,
     terminal: Annotated[
         str | None,
         typer.Option(
@@ -207,7 +210,12 @@ def launch(
     from launch.session import LaunchRequest, launch_agent
 
     request = LaunchRequest(
-        launch_type=launch_type.value, seed=seed, run_directory=run_directory, terminal=terminal, live=live
+        launch_type=launch_type.value,
+        seed=seed,
+        run_directory=run_directory,
+        resume=resume,
+        terminal=terminal,
+        live=live,
     )
     texts = _settings(environment, num_actors, None, set_)
     raise typer.Exit(launch_agent(agent, texts, request, _console()))

@@ -21,10 +21,12 @@ from launch import signals
 from launch.catalog import Agent, find_agent
 from launch.live_view import follow, make_view
 from launch.run import Run
+from launch.run_control import find_run
 from launch.run_directory import RunDirectory
 from launch.summary import print_summary
 from launch.watch import RunWatch
-from topology.errors import LaunchError, TopologyError
+from topology.errors import LaunchError, ProgramError, TopologyError
+from topology.program import Program
 
 __all__ = ["LaunchRequest", "launch_agent"]
 
@@ -40,6 +42,7 @@ class LaunchRequest:
         launch_type: "local_mp" or "local_mt".
         seed: seed of the run; also given to an agent that has a setting of that name. None for the defaults.
         run_directory: a new or empty directory; None for a new one under the default base.
+        resume: `run_directory` is an earlier run, to go on with.
         terminal: where nodes print; None for their log files only.
         live: redraw one view, or print lines; None for what suits the terminal.
     """
@@ -47,6 +50,7 @@ class LaunchRequest:
     launch_type: str = "local_mp"
     seed: int | None = None
     run_directory: Path | None = None
+    resume: bool = False
     terminal: str | None = None
     live: bool | None = None
 
@@ -111,8 +115,10 @@ def _prepare(name: str, texts: Mapping[str, str], request: LaunchRequest) -> Cal
     """Loads and builds the agent; returns what starts it."""
     agent = find_agent(name)
     texts = _with_seed(agent, texts, request.seed)
-    _check_directory(request.run_directory)
+    directory = _directory(request)
     program = agent.build(texts)
+    if request.resume and directory is not None:
+        _check_program(program, directory)
 
     def start() -> Run:
         return launch.launch(
@@ -120,7 +126,7 @@ def _prepare(name: str, texts: Mapping[str, str], request: LaunchRequest) -> Cal
             _launcher(agent, request),
             local_resources=agent.local_resources(texts) if request.launch_type == "local_mp" else None,
             terminal=request.terminal or "output_to_files",
-            run_directory=request.run_directory,
+            run_directory=directory,
             seed=request.seed or 0,
         )
 
@@ -138,13 +144,31 @@ def _launcher(agent: Agent, request: LaunchRequest) -> launch.Launcher | str:
     return request.launch_type
 
 
-def _check_directory(path: Path | None) -> None:
+def _directory(request: LaunchRequest) -> Path | None:
+    """Where the run goes; None for a new directory. Raises LaunchError for one that is in use."""
+    path = request.run_directory
+    if request.resume:
+        if path is None:
+            raise ProgramError("--resume goes on with an earlier run: say which, --run-directory RUN")
+        return find_run(str(path)).path
     if path is None or not path.exists():
-        return
+        return path
     if not path.is_dir():
         raise LaunchError(f"--run-directory {path} is a file: give a new or an empty directory")
+    if (path / "run.json").exists():
+        raise LaunchError(
+            f"--run-directory {path} is that of an earlier run: give a new or an empty directory, or --resume to go on "
+            "from its newest state"
+        )
     if any(path.iterdir()):
         raise LaunchError(f"--run-directory {path} exists and is not empty: give a new or an empty directory")
+    return path
+
+
+def _check_program(program: Program, directory: Path) -> None:
+    earlier = RunDirectory(directory).read_state().get("program")
+    if earlier != program.name:
+        raise LaunchError(f"--resume: the run in {directory} is one of {earlier!r}, and this is {program.name!r}")
 
 
 def _see_through(start: Callable[[], Run], request: LaunchRequest, console: Console, pressed: _Signals) -> int:

@@ -87,6 +87,8 @@ def test_graph_in_every_format(call: Callable[..., Result], tmp_path: Path) -> N
             1,
             "/usr exists and is not empty: give a new or an empty directory",
         ),
+        (["launch", "toy", "--resume"], 2, "--resume goes on with an earlier run: say which, --run-directory RUN"),
+        (["launch", "toy", "--resume", "-d", "/usr"], 1, "No run is called '/usr'"),
         (["launch", "toy", "--terminal", "teletype"], 2, "'teletype' is not one of current_terminal"),
         (["graph", "toy", "--output", "/no/such/directory/x"], 2, "No such file or directory"),
         (["frobnicate"], 2, "No such command"),
@@ -208,3 +210,21 @@ def test_pruning_asks(call: Callable[..., Result], all_runs: dict[str, RunDirect
 def test_a_run_that_goes_on_is_not_removed(make_run: Callable[..., RunDirectory]) -> None:
     with pytest.raises(LaunchError, match="goes on"):
         remove_run(make_run())
+
+
+def test_the_run_of_another_program_is_not_gone_on_with(
+    call: Callable[..., Result], make_run: Callable[..., RunDirectory]
+) -> None:
+    make_run(state="finished", ended=STARTED + 1)
+    result = call("launch", "toy_agents.agent:plain", "--resume", "-d", "toy-1")
+    assert result.exit_code == 1
+    assert "is one of 'toy', and this is 'plain'" in result.stderr
+
+
+def test_a_run_that_goes_on_is_not_gone_on_with(
+    call: Callable[..., Result], make_run: Callable[..., RunDirectory]
+) -> None:
+    make_run()
+    result = call("launch", "toy", "--resume", "-d", "toy-1")
+    assert result.exit_code == 1
+    assert "A run of 'toy' goes on in" in result.stderr

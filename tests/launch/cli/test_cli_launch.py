@@ -155,3 +155,16 @@ def test_a_terminal_sees_a_picture_and_is_left_as_it_was(start_command: Start) -
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")  # the cursor is back
     assert "finished after" in text[text.rindex("\x1b[?25h") :]
     assert "an actor" not in text
+
+
+def test_a_run_is_gone_on_with(start_command: Start, runs: Path) -> None:
+    place = str(runs / "first")
+    assert finish(start_command("launch", "toy", "-d", place))[0] == 0
+    code, _, err = finish(start_command("launch", "toy", "-d", place))
+    assert code == 1
+    assert "is that of an earlier run: give a new or an empty directory, or --resume" in err
+    assert finish(start_command("launch", "toy", "--resume", "-d", place))[0] == 0
+    assert finish(start_command("launch", "toy", "--resume", "-d", "latest"))[0] == 0  # by its name, too
+    assert len(list(runs.iterdir())) == 1
+    rows = (runs / "first" / "metrics" / "counter-0.jsonl").read_text().splitlines()
+    assert len(rows) == 3 * 21
