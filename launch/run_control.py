@@ -13,6 +13,7 @@ from typing import Any
 from launch.metrics import Tail
 from launch.process_info import create_time
 from launch.run_directory import ENDED_STATES, RunDirectory, default_base, list_runs, open_run
+from launch.supervisor import ABANDON_S
 from launch.watch import LOST, clean, read_state
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.errors import LaunchError
@@ -23,6 +24,8 @@ LATEST = "latest"
 """The name that always means the newest run."""
 
 _SILENT_S = 86_400.0
+_NOW_S = 2.0
+_KILL_S = ABANDON_S + 3.0  # the launcher may give up on a node, and then writes how the run ended
 _POLL_S = 0.1  # another process's files have no event to wait for
 
 
@@ -87,7 +90,8 @@ def stop_run(directory: RunDirectory, *, now: bool = False, timeout_s: float = 6
 
     Args:
         directory: the run.
-        now: give it 2 s to end by itself, then kill the launcher and whatever is left of its nodes.
+        now: give it 2 s to end by itself, then have its launcher kill its nodes; kill the launcher, and whatever is
+            left of its nodes, if even that does not end it.
         timeout_s: how long to wait for a graceful end.
 
     Raises:
@@ -98,7 +102,11 @@ def stop_run(directory: RunDirectory, *, now: bool = False, timeout_s: float = 6
         return str(state["state"])
     if state["state"] != LOST:
         _signal(state["launcher"], signal.SIGTERM)
-        if _wait_until(lambda: _has_ended(directory), 2.0 if now else timeout_s):
+        ended = _wait_until(lambda: _has_ended(directory), _NOW_S if now else timeout_s)
+        if not ended and now:
+            _signal(state["launcher"], signal.SIGTERM)  # the second one kills the nodes
+            ended = _wait_until(lambda: _has_ended(directory), _KILL_S)
+        if ended:
             return str(read_state(directory)["state"])
         if not now:
             raise LaunchError(

@@ -97,7 +97,7 @@ def test_a_launch_that_fails_leaves_a_given_directory_as_it_was(tmp_path: Path, 
 
 
 def test_a_launch_that_fails_takes_nothing_from_an_earlier_run(tmp_path: Path) -> None:
-    assert launch(tmp_path, lambda: (tmp_path / "checkpoints" / "state").touch()).wait(timeout=20)
+    assert launch(tmp_path, (tmp_path / "checkpoints" / "state").touch).wait(timeout=20)
     with pytest.raises(LaunchError, match="no_such_module"):
         launch(tmp_path, print, lp.Processes(preload=("no_such_module",)))
     assert (tmp_path / "checkpoints" / "state").exists()

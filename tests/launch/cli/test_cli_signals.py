@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 DEADLINE_S = 30.0
@@ -15,8 +16,14 @@ DEADLINE_S = 30.0
 Start = Callable[..., subprocess.Popen[str]]
 
 AGENT = """
+import signal
 import threading
 import topology as lp
+
+def deaf():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("ready", flush=True)
+    threading.Event().wait()
 
 def stubborn():
     print("ready", flush=True)
@@ -34,6 +41,7 @@ def program_of(function):
     return program
 
 def make_stubborn(): return program_of(stubborn)
+def make_deaf(): return program_of(deaf)
 def make_polite(): return program_of(polite)
 
 def make_slowly():
@@ -90,6 +98,22 @@ def test_two_presses_end_a_node_that_does_not_and_the_summary_comes(start_comman
     assert code == 130
     assert " after 0:0" in out
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(("agent_name", "kind"), [("deaf", "local_mp"), ("stubborn", "local_mt")])
+def test_stopping_now_ends_a_node_that_does_not_and_the_run_says_how_it_ended(
+    start_command: Start, agent: Path, agent_name: str, kind: str
+) -> None:
+    launched = start_command("launch", f"{agent}:make_{agent_name}", "-t", kind, "--terminal", "current_terminal")
+    wait_for(launched, "ready")
+    children = psutil.Process(launched.pid).children(recursive=True)
+    code, out, err = finish(start_command("stop", "latest", "--now"))
+    assert (code, err) == (0, "")
+    assert out.endswith(": stopped\n")
+    code, out, _ = finish(launched)
+    assert code == 0
+    assert "stopped after" in out
+    assert psutil.wait_procs(children, timeout=5)[1] == []
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
