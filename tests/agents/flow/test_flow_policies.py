@@ -42,7 +42,7 @@ def ppo():
 
 @pytest.fixture(scope="module")
 def impala():
-    return make_actor_critic(IMPALAConfig(**SMALL, discount=0.99), spec(), seed=0)
+    return make_actor_critic(IMPALAConfig(**SMALL, discount=0.99, trace_decay=1.0), spec(), seed=0)
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,8 @@ class ActorCritic:
         fragment_length: of IMPALA: rows of one environment that follow one another in a batch.
         discount: of IMPALA, whose targets are made where it learns.
         max_ratio: of IMPALA.
+        trace_decay: of IMPALA.
+        standardize_advantages: of IMPALA.
     """
 
     kind: Literal["a2c", "ppo", "impala"]
@@ -64,6 +66,8 @@ class ActorCritic:
     fragment_length: int = 1
     discount: float = 1.0
     max_ratio: float = 1.0
+    trace_decay: float = 1.0
+    standardize_advantages: bool = False
 
     def init(self, key: jax.Array) -> Any:
         observations = np.zeros((1, 1, *self.observation_shape), self.observation_dtype)
@@ -83,6 +87,8 @@ class ActorCritic:
         ratio = jnp.exp(log_pi - before)
         if self.kind == "impala":
             advantages, targets = self._vtrace(params, rows, values, ratio)
+            if self.standardize_advantages:
+                advantages = (advantages - jnp.mean(advantages)) / jnp.maximum(jnp.std(advantages), 1e-4)
         else:
             advantages, targets = rows[SampleBatch.ADVANTAGES], rows[SampleBatch.VALUE_TARGETS]
         if self.kind == "ppo":
@@ -124,7 +130,7 @@ class ActorCritic:
             mask_tm1=jnp.ones((self.fragment_length, 1)),
             max_ratio=self.max_ratio,
             max_policy_ratio=self.max_ratio,
-            trace_decay=1.0,
+            trace_decay=self.trace_decay,
         )
         return corrected.advantages.T.reshape(-1), corrected.targets.T.reshape(-1)
 
@@ -155,10 +161,12 @@ def make_actor_critic(config: ActorCriticConfig, spec: EnvironmentSpec, seed: in
         fragment_length=config.fragment_length if isinstance(config, IMPALAConfig) else 1,
         discount=config.discount,
         max_ratio=config.max_ratio if isinstance(config, IMPALAConfig) else 1.0,
+        trace_decay=config.trace_decay,
+        standardize_advantages=config.standardize_advantages,
     )
     steps = config.max_actor_steps
     schedules = {
-        "learning_rate": Schedule(config.learning_rate, config.final_learning_rate, steps),
+        "learning_rate": Schedule(config.learning_rate, config.final_learning_rate, steps, config.constant_rate_part),
         "entropy_cost": Schedule(config.entropy_cost, config.final_entropy_cost, steps),
     }
     return JaxPolicy(algorithm, seed=seed, schedules=schedules, columns=_COLUMNS)

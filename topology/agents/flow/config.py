@@ -27,6 +27,7 @@ class FlowConfig(CheckedConfig):
         discount: factor for each step.
         learning_rate: of Adam, at the beginning.
         final_learning_rate: after `max_actor_steps`: it falls linearly in between.
+        constant_rate_part: part of the steps before it begins to fall.
         max_gradient_norm: gradients are scaled down to this global norm.
         final_evaluation_episodes: episodes that are played with the final weights; 0 for none.
         report_period_s: seconds between two rows of the metrics.
@@ -45,6 +46,7 @@ class FlowConfig(CheckedConfig):
     discount: float = 0.99
     learning_rate: float = 1e-3
     final_learning_rate: float = 1e-5
+    constant_rate_part: float = 0.0
     max_gradient_norm: float = 0.5
     final_evaluation_episodes: int = 20
     report_period_s: float = 1.0
@@ -57,6 +59,8 @@ class FlowConfig(CheckedConfig):
         yield from self.below_one("environments_per_actor", "fragment_length", "devices")
         yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm")
         yield from self.outside_unit("discount")
+        if not 0 <= self.constant_rate_part < 1:
+            yield f"constant_rate_part={self.constant_rate_part}: at least 0 and below 1"
         for name in ("num_actors", "final_evaluation_episodes", "report_period_s", "max_restarts"):
             if getattr(self, name) < 0:
                 yield f"{name}={getattr(self, name)}: at least 0"
@@ -80,12 +84,18 @@ class ActorCriticConfig(FlowConfig):
         entropy_cost: weight of the entropy of the policy, which is to stay high.
         final_entropy_cost: after `max_actor_steps`: it changes linearly in between.
         value_cost: weight of the error of the value.
+        trace_decay: how far what comes later counts for an action: lambda of the generalized advantages, or of V-trace;
+            1 for all of the fragment.
+        standardize_advantages: whether the advantages of a batch get mean 0 and variance 1, so that the entropy counts
+            alike whatever the size of the rewards.
     """
 
     train_batch_size: int = 512
     entropy_cost: float = 0.01
     final_entropy_cost: float = 0.0
     value_cost: float = 0.5
+    trace_decay: float = 0.95
+    standardize_advantages: bool = True
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
@@ -93,6 +103,7 @@ class ActorCriticConfig(FlowConfig):
         for name in ("entropy_cost", "final_entropy_cost", "value_cost"):
             if getattr(self, name) < 0:
                 yield f"{name}={getattr(self, name)}: at least 0"
+        yield from self.outside_unit("trace_decay")
 
 
 @final
@@ -101,7 +112,6 @@ class PPOConfig(ActorCriticConfig):
     """Settings of PPO. The defaults suit small environments.
 
     Attributes:
-        trace_decay: lambda of the generalized advantages.
         clip_ratio: how far the probability of an action may move in one batch before its gradient ends.
         num_passes: over each batch.
         minibatch_size: steps of an update.
@@ -109,7 +119,6 @@ class PPOConfig(ActorCriticConfig):
 
     train_batch_size: int = 1024
     fragment_length: int = 64
-    trace_decay: float = 0.95
     clip_ratio: float = 0.2
     num_passes: int = 6
     minibatch_size: int = 256
@@ -117,7 +126,6 @@ class PPOConfig(ActorCriticConfig):
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("num_passes", "minibatch_size")
-        yield from self.outside_unit("trace_decay")
         yield from self.not_positive("clip_ratio")
         if self.minibatch_size % self.devices:
             yield f"devices={self.devices} does not divide minibatch_size={self.minibatch_size}"
@@ -129,7 +137,6 @@ class A2CConfig(ActorCriticConfig):
     """Settings of A2C. The defaults suit small environments.
 
     Attributes:
-        trace_decay: lambda of the generalized advantages; 1 for n-step returns.
         microbatch_size: steps that gradients are computed of at a time; None for the whole batch in one update.
     """
 
@@ -137,12 +144,10 @@ class A2CConfig(ActorCriticConfig):
     fragment_length: int = 16
     learning_rate: float = 2e-3
     max_actor_steps: int | None = 300_000
-    trace_decay: float = 0.95
     microbatch_size: int | None = None
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
-        yield from self.outside_unit("trace_decay")
         if self.microbatch_size is not None and not 1 <= self.microbatch_size <= self.train_batch_size:
             yield f"microbatch_size={self.microbatch_size}: from 1 to train_batch_size={self.train_batch_size}, or None"
 

@@ -43,7 +43,7 @@ def ppo_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]
     train_op = (
         ParallelRollouts(workers, mode="bulk_sync")
         .combine(ConcatBatches(config["train_batch_size"]))
-        .for_each(StandardizeFields([SampleBatch.ADVANTAGES]))
+        .for_each(StandardizeFields(config["standardize_fields"]))
         .for_each(
             TrainOneStep(
                 workers,
@@ -60,18 +60,19 @@ def ppo_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]
 def a2c_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]]:
     """Rounds of all workers, then one update; or gradients of microbatches, averaged."""
     rollouts = ParallelRollouts(workers, mode="bulk_sync")
-    size = config["train_batch_size"]
+    size, standardize = config["train_batch_size"], StandardizeFields(config["standardize_fields"])
     train_op: LocalIterator[Any]
     if config["microbatch_size"]:
         train_op = (
             rollouts.combine(ConcatBatches(config["microbatch_size"]))
+            .for_each(standardize)
             .for_each(ComputeGradients(workers))
             .batch(math.ceil(size / config["microbatch_size"]))
             .for_each(AverageGradients())
             .for_each(ApplyGradients(workers))
         )
     else:
-        train_op = rollouts.combine(ConcatBatches(size)).for_each(TrainOneStep(workers))
+        train_op = rollouts.combine(ConcatBatches(size)).for_each(standardize).for_each(TrainOneStep(workers))
     return StandardMetricsReporting(train_op, workers, config)
 
 

@@ -27,20 +27,24 @@ STATELESS = Policy(act=_never)
 class Schedule(NamedTuple):
     """A number that changes linearly over so many steps of a run; `steps` None for one that stays.
 
+    For the part `constant` of the steps it stays what it is; then it changes.
+
     Example:
-        >>> Schedule(1.0, 0.0, 100).at(25), Schedule(1.0, 0.0, None).at(25)
-        (0.75, 1.0)
+        >>> Schedule(1.0, 0.0, 100).at(25), Schedule(1.0, 0.0, None).at(25), Schedule(1.0, 0.0, 100, 0.5).at(75)
+        (0.75, 1.0, 0.5)
     """
 
     initial: float
     final: float
     steps: int | None
+    constant: float = 0.0
 
     def at(self, step: int) -> float:
         """The number after so many steps."""
         if self.steps is None:
             return self.initial
-        part = min(1.0, step / self.steps)
+        begins = self.constant * self.steps
+        part = min(1.0, max(0.0, step - begins) / (self.steps - begins))
         return self.initial + part * (self.final - self.initial)
 
 

@@ -102,8 +102,8 @@ class FlowAgent(abc.ABC, Generic[ConfigT]):
         """The plan, with its settings."""
 
     @abc.abstractmethod
-    def make_policy(self, seed: int) -> JaxPolicy:
-        """The policy of a node with this seed."""
+    def make_policy(self, seed: int, index: int) -> JaxPolicy:
+        """The policy of a worker; see `worker`."""
 
     @abc.abstractmethod
     def make_sampler(self, policy: JaxPolicy, seed: int) -> Sampler:
@@ -116,7 +116,7 @@ class FlowAgent(abc.ABC, Generic[ConfigT]):
         self._prepare(accelerator=index == 0)
         seed = get_context().seed
         # Of all workers alike; that of the local one counts, whose weights the others are sent.
-        policy = self.make_policy(derive_seed(seed, self.config.seed, _POLICY))
+        policy = self.make_policy(derive_seed(seed, self.config.seed, _POLICY), index)
         plays = index > 0 or not self.config.num_actors
         return RolloutWorker(policy, self.make_sampler(policy, seed) if plays else None, worker_index=index)
 
@@ -179,7 +179,11 @@ ActorCriticT = TypeVar("ActorCriticT", bound=ActorCriticConfig)
 
 
 class _FlowActorCritic(FlowAgent[ActorCriticT]):
-    def make_policy(self, seed: int) -> JaxPolicy:
+    def standardized(self) -> list[str]:
+        """Columns that are standardized."""
+        return ["advantages"] if self.config.standardize_advantages else []
+
+    def make_policy(self, seed: int, index: int) -> JaxPolicy:  # noqa: ARG002 - all are alike
         from topology.agents.flow.actor_critic import make_actor_critic
 
         return make_actor_critic(self.config, self.spec, seed)
@@ -192,7 +196,7 @@ class _FlowActorCritic(FlowAgent[ActorCriticT]):
             functools.partial(self.make_environments, seed, self.config.environments_per_actor),
             self.config.fragment_length,
             discount=self.config.discount,
-            trace_decay=getattr(self.config, "trace_decay", None),
+            trace_decay=None if isinstance(self.config, IMPALAConfig) else self.config.trace_decay,
         )
 
 
@@ -204,8 +208,16 @@ class FlowPPO(_FlowActorCritic[PPOConfig]):
 
     def make_plan(self) -> Plan:
         config = self.config
-        sizes = {"train_batch_size": config.train_batch_size, "sgd_minibatch_size": config.minibatch_size}
-        return Plan(ppo_plan, self.settings(**sizes, num_sgd_iter=config.num_passes, num_devices=config.devices))
+        return Plan(
+            ppo_plan,
+            self.settings(
+                train_batch_size=config.train_batch_size,
+                standardize_fields=self.standardized(),
+                sgd_minibatch_size=config.minibatch_size,
+                num_sgd_iter=config.num_passes,
+                num_devices=config.devices,
+            ),
+        )
 
 
 @final
@@ -218,7 +230,11 @@ class FlowA2C(_FlowActorCritic[A2CConfig]):
         config = self.config
         return Plan(
             a2c_plan,
-            self.settings(train_batch_size=config.train_batch_size, microbatch_size=config.microbatch_size),
+            self.settings(
+                train_batch_size=config.train_batch_size,
+                standardize_fields=self.standardized(),
+                microbatch_size=config.microbatch_size,
+            ),
         )
 
 
@@ -242,7 +258,6 @@ class FlowIMPALA(_FlowActorCritic[IMPALAConfig]):
         )
 
 
-@final
 class FlowDQN(FlowAgent[DQNConfig]):
     """See `FlowAgent`."""
 
@@ -264,10 +279,14 @@ class FlowDQN(FlowAgent[DQNConfig]):
             ),
         )
 
-    def make_policy(self, seed: int) -> JaxPolicy:
+    def make_policy(self, seed: int, index: int) -> JaxPolicy:
         from topology.agents.flow.q_learning import make_q_policy
 
-        return make_q_policy(self.config, self.spec, seed)
+        return make_q_policy(self.config, self.spec, seed, epsilon=self.exploration(index))
+
+    def exploration(self, index: int) -> float | None:  # noqa: ARG002 - all are alike
+        """How much a worker explores, always; None for what the settings say. For agents made from this one."""
+        return None
 
     def make_sampler(self, policy: JaxPolicy, seed: int) -> Sampler:
         from topology.agents.flow.sampler import TransitionSampler

@@ -109,7 +109,9 @@ def make_q_policy(config: DQNConfig, spec: EnvironmentSpec, seed: int, *, epsilo
     )
     exploration = Schedule(config.epsilon, config.final_epsilon, config.epsilon_steps)
     schedules = {
-        "learning_rate": Schedule(config.learning_rate, config.final_learning_rate, config.max_actor_steps),
+        "learning_rate": Schedule(
+            config.learning_rate, config.final_learning_rate, config.max_actor_steps, config.constant_rate_part
+        ),
         "epsilon": exploration if epsilon is None else Schedule(epsilon, epsilon, None),
     }
     return JaxPolicy(algorithm, seed=seed, schedules=schedules, columns=_COLUMNS)

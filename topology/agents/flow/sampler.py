@@ -18,9 +18,9 @@ from topology.agents.core.vector import VectorLoop
 from topology.agents.flow.actor_critic import add_advantages
 from topology.agents.flow.policy import STATELESS, JaxPolicy
 from topology.agents.flow.q_learning import DISCOUNTS
-from topology.nodes.flow import Episode, SampleBatch
+from topology.nodes.flow import Episode, MultiAgentBatch, SampleBatch
 
-__all__ = ["FragmentSampler", "TransitionSampler"]
+__all__ = ["FragmentSampler", "SideBySide", "TransitionSampler"]
 
 MakeEnvironments = Callable[[], Sequence[dm_env.Environment]]
 
@@ -273,3 +273,30 @@ class TransitionSampler(_JaxSampler):
                 SampleBatch.NEXT_OBS: new_obs,
             }
         )
+
+
+@final
+class SideBySide:
+    """Samplers of several policies, each in environments of its own, as one: for agents of different kinds in one plan.
+
+    Args:
+        **samplers: by policy id; of as many environments and steps each.
+    """
+
+    def __init__(self, **samplers: _JaxSampler) -> None:
+        self._samplers = samplers
+
+    def sample(self) -> MultiAgentBatch:
+        batches = {name: sampler.sample() for name, sampler in self._samplers.items()}
+        return MultiAgentBatch(batches, max(batch.count for batch in batches.values()))
+
+    def drain_episodes(self) -> list[Episode]:
+        return [episode for sampler in self._samplers.values() for episode in sampler.drain_episodes()]
+
+    def recover(self) -> None:
+        for sampler in self._samplers.values():
+            sampler.recover()
+
+    def close(self) -> None:
+        for sampler in self._samplers.values():
+            sampler.close()
