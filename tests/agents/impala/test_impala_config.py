@@ -21,6 +21,7 @@ from topology.errors import ProgramError
         ({"lstm_size": 0}, "lstm_size=0: at least 1, or None"),
         ({"hidden_sizes": (64, 0)}, "each at least 1"),
         ({"max_abs_reward": 0.0}, "max_abs_reward=0.0: above 0, or None"),
+        ({"reward_scale": 0.0}, "reward_scale=0.0: above 0"),
         ({"entropy_cost": -0.1}, "entropy_cost=-0.1: at least 0"),
         ({"max_ratio": 0.0}, "max_ratio=0.0: above 0"),
         ({"trace_decay": 1.1}, "trace_decay=1.1: between 0 and 1"),

@@ -23,7 +23,13 @@ from topology.errors import ProgramStopped
 
 SPEC = make_environment_spec(Catch())
 CONFIG = IMPALAConfig(
-    hidden_sizes=(8,), batch_size=4, updates_per_call=2, sequence_length=5, learning_rate=1e-2, max_actor_steps=10_000
+    hidden_sizes=(8,),
+    batch_size=4,
+    updates_per_call=2,
+    sequence_length=5,
+    reward_scale=1.0,
+    learning_rate=1e-2,
+    max_actor_steps=10_000,
 )
 RECURRENT = IMPALAConfig(**{**vars(CONFIG), "lstm_size": 6})
 SINGLE = IMPALAConfig(**{**vars(CONFIG), "updates_per_call": 1})
@@ -204,8 +210,8 @@ def test_an_update_sees_the_policy_as_the_actor_did_also_where_episodes_begin():
     assert ratios[0] < 1e-6 < ratios[1]
 
 
-def test_rewards_can_be_clipped():
-    config = IMPALAConfig(**{**vars(CONFIG), "max_abs_reward": 1.0})
+def test_rewards_can_be_clipped_and_are_scaled_then():
+    config = IMPALAConfig(**{**vars(CONFIG), "max_abs_reward": 10.0, "reward_scale": 0.1})
     network = make_network(CONFIG, SPEC)
     state = make_initial_state(network, SPEC, CONFIG, 1)
     large = make_data(CONFIG)

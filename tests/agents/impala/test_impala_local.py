@@ -32,6 +32,7 @@ def test_it_learns_catch():
         hidden_sizes=(64,),
         batch_size=4,
         sequence_length=11,
+        reward_scale=1.0,
         learning_rate=5e-3,
         max_actor_steps=12_000,
         evaluation_period=12_000,
