@@ -5,21 +5,20 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
-from launch.metrics import Metrics, Series
+from launch.metrics import EPISODES, Metrics, Series
 
-__all__ = ["RECENT", "Curve", "draw_text", "find_curves", "short_number", "write_png"]
-
-RECENT = "mean of last 100"
-"""`Metrics.mean` in words: the mean over nodes of the mean of the last values of each, at most 100."""
+__all__ = ["Curve", "draw_text", "find_curves", "recent_text", "short_number", "write_png"]
 
 _ENDINGS = ("return", "reward", "score")
 _STEPS = "actor_steps"
 _MOST_POINTS = 4096
+_PLACES = 256  # along the picture that can be told apart
 
 
 @final
@@ -33,8 +32,9 @@ class Curve:
         x_name: what x counts: "actor steps", or "seconds" for a program that counts no steps.
         x: where each point lies, ascending.
         y: the values.
-        nodes: how many nodes it comes from.
-        recent: the `RECENT`.
+        running: of an exploring actor's returns, the mean over about the last 100 episodes, at each point.
+        remark: what `running` is, in words; "" for a measured curve, which is drawn as it is.
+        recent: the newest of `running`.
     """
 
     name: str
@@ -42,26 +42,39 @@ class Curve:
     x_name: str
     x: tuple[float, ...]
     y: tuple[float, ...]
-    nodes: int = 1
+    running: tuple[float, ...] = ()
+    remark: str = ""
     recent: float = math.nan
 
     @property
-    def window(self) -> int:
-        """Over how many points to draw the mean: an evaluator measured each with care; exploring actors take turns."""
-        return 1 if self.measured else self.nodes * max(2, len(self.y) // self.nodes // 25)
+    def title(self) -> str:
+        """Its name, and what was done to the values."""
+        return f"{self.name} ({self.remark})" if self.remark else self.name
 
     @property
     def is_line(self) -> bool:
         """Whether there is more to draw than one place."""
         return bool(self.x) and self.x[-1] > self.x[0]
 
-    def smoothed(self, window: int | None = None) -> Curve:
-        """A running mean over the last `window` points; None for the curve's own window."""
-        window = window or self.window
-        sums = [0.0, *itertools.accumulate(self.y)]
-        starts = [max(0, end - window) for end in range(1, len(sums))]
-        means = tuple((sums[end] - sums[start]) / (end - start) for end, start in enumerate(starts, 1))
-        return replace(self, y=means)
+    def drawn(self) -> Curve:
+        """What is drawn: the running mean where there is one; of points at one place, their mean."""
+        values = self.running or self.y
+        width = (self.x[-1] - self.x[0]) / _PLACES if not self.measured and self.is_line else 0.0
+        places: list[list[tuple[float, float]]] = []
+        for point in zip(self.x, values, strict=True):
+            if not places or point[0] - places[-1][0][0] > width:
+                places.append([])
+            places[-1].append(point)
+        x, y = zip(
+            *([math.fsum(part) / len(place) for part in zip(*place, strict=True)] for place in places), strict=True
+        )
+        return replace(self, x=x, y=y, running=())
+
+
+def recent_text(series: Sequence[Series]) -> str:
+    """What `Metrics.recent` of these is, in words."""
+    counted = all(one.counts_episodes for one in series)
+    return f"mean of {EPISODES} episodes" if counted else f"mean of last {EPISODES}"
 
 
 def find_curves(metrics: Metrics) -> list[Curve]:
@@ -83,20 +96,56 @@ def _make_curve(metrics: Metrics, label: str, key: str) -> Curve:
     start = (metrics.span() or (0.0, 0.0))[0]
     nodes = [node for node in metrics.groups[label].values() if key in node]
     stride = 1 + sum(len(node[key].values) for node in nodes) // _MOST_POINTS
-    points: list[tuple[float, float]] = []
-    for node in nodes:
+    points: list[_Point] = []
+    for number, node in enumerate(nodes):
         own = node.get(_STEPS) if measured or not shared else None
-        points += zip(_xs(own, node[key], counter, start)[::stride], node[key].values[::stride], strict=True)
-    points = sorted(point for point in points if all(map(math.isfinite, point)))
+        xs = _xs(own, node[key], counter, start)
+        whole = zip(xs, node[key].values, node[key].weights, strict=True)
+        finite = [_Point(x, number, y, weight) for x, y, weight in whole if math.isfinite(x) and math.isfinite(y)]
+        points += _thinned(finite, stride)
+    points.sort()
     return Curve(
         name=f"{label} {key.replace('_', ' ')}" if label not in key else key.replace("_", " "),
         measured=measured,
         x_name="seconds" if counter is None else "actor steps",
-        x=tuple(x for x, _ in points),
-        y=tuple(y for _, y in points),
-        nodes=len(nodes),
-        recent=metrics.mean(key, label),
+        x=tuple(point.x for point in points),
+        y=tuple(point.y for point in points),
+        running=() if measured else tuple(_running(points, len(nodes))),
+        remark="" if measured else recent_text([node[key] for node in nodes]),
+        recent=metrics.recent(key, label),
     )
+
+
+class _Point(NamedTuple):
+    x: float
+    node: int
+    y: float
+    episodes: float
+
+
+def _thinned(points: Sequence[_Point], stride: int) -> Iterator[_Point]:
+    """The means of every `stride` points of one node."""
+    for begin in range(0, len(points), stride):
+        part = points[begin : begin + stride]
+        episodes = sum(point.episodes for point in part)
+        yield part[-1]._replace(y=sum(point.y * point.episodes for point in part) / episodes, episodes=episodes)
+
+
+def _running(points: Iterable[_Point], nodes: int) -> Iterator[float]:
+    """`Metrics.recent` as it was at each point."""
+    windows: list[deque[_Point]] = [deque() for _ in range(nodes)]
+    held = [0.0] * nodes
+    total = 0.0
+    for point in points:
+        window = windows[point.node]
+        window.append(point)
+        held[point.node] += point.episodes
+        total += point.y * point.episodes
+        while held[point.node] - window[0].episodes >= EPISODES / nodes:
+            oldest = window.popleft()
+            held[point.node] -= oldest.episodes
+            total -= oldest.y * oldest.episodes
+        yield total / sum(held)
 
 
 def _xs(own: Series | None, series: Series, counter: Series | None, start: float) -> Sequence[float]:
@@ -157,7 +206,7 @@ def draw_text(curve: Curve, *, width: int = 64, height: int = 10) -> str:
     left, right = short_number(curve.x[0]), short_number(curve.x[-1])
     axis = f"{left}{curve.x_name:^{max(1, width - len(left) - len(right))}}{right}"
     return "\n".join(
-        [f"{'':{margin}}  {curve.name}", *lines, f"{'':{margin}} └{'─' * width}", f"{'':{margin}}  {axis}"]
+        [f"{'':{margin}}  {curve.title}", *lines, f"{'':{margin}} └{'─' * width}", f"{'':{margin}}  {axis}"]
     )
 
 
@@ -204,14 +253,14 @@ def write_png(curves: Sequence[Curve], path: Path, *, title: str) -> None:
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.subplots()
     for curve in reversed(curves):  # the measured ones come first and are drawn on top
+        line = curve.drawn()
         if curve.measured:
-            axes.plot(curve.x, curve.y, label=curve.name, color="#1f6feb", linewidth=2.0, marker="o", markersize=3.5)
+            axes.plot(line.x, line.y, label=curve.title, color="#1f6feb", linewidth=2.0, marker="o", markersize=3.5)
         else:
-            name = f"{curve.name} (mean of {curve.window})"
-            axes.plot(curve.x, curve.smoothed().y, label=name, color="#9aa4b2", linewidth=1.2)
+            axes.plot(line.x, line.y, label=curve.title, color="#9aa4b2", linewidth=1.2)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.set_xlabel(curves[0].x_name)
-    axes.set_ylabel(curves[0].name)
+    axes.set_ylabel(" / ".join(dict.fromkeys(curve.name.split()[-1] for curve in curves)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
     axes.grid(visible=True, color="#e5e8ec", linewidth=0.8)
     axes.set_axisbelow(True)

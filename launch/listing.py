@@ -26,6 +26,7 @@ from topology.errors import LaunchError
 __all__ = ["print_agents", "print_runs", "print_settings", "print_status"]
 
 
+_GAP = 3  # columns between two of a table
 _WIDE = 110  # columns from which the words on a setting fit beside it
 
 
@@ -34,7 +35,7 @@ def _dump(console: Console, value: object) -> None:
 
 
 def _table(*headers: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0))
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, _GAP, 0, 0))
     for header in headers:
         table.add_column(header, overflow="fold")
     table.columns[0].no_wrap = True
@@ -99,18 +100,27 @@ def print_runs(console: Console, *, as_json: bool = False, clock: Clock = SYSTEM
     if not states:
         console.print(f"There are no runs in {default_base()}", markup=False, soft_wrap=True)
         return
-    table = _table("run", "state", "started", "took", "nodes")
-    for directory, state in states:
-        started = float(state.get("started") or 0.0)
-        ended = state.get("ended") or (clock.time() if state["state"] in _GOING else None)
-        table.add_row(
-            directory.run_id,
-            Text(str(state["state"]), style="red" if state["state"] in ("failed", "lost") else ""),
-            datetime.fromtimestamp(started).strftime("%Y-%m-%d %H:%M"),
-            duration(float("nan") if ended is None else ended - started),
-            str(len(state.get("nodes", ()))),
-        )
+    rows = [("run", "state", "started", "took", "nodes"), *(_row(*run, clock) for run in states)]
+    widths = [max(map(len, column)) + _GAP for column in zip(*rows, strict=True)]
+    # Whole columns, as many as fit: what is cut, or folded, is read wrongly.
+    count = max(2, sum(sum(widths[:i]) - _GAP <= console.width for i in range(1, len(widths) + 1)))
+    table = _table(*rows[0][:count])
+    for row in rows[1:]:
+        style = "red" if row[1] in ("failed", "lost") else ""
+        table.add_row(row[0], Text(row[1], style=style), *row[2:count])
     console.print(table)
+
+
+def _row(directory: RunDirectory, state: dict[str, Any], clock: Clock) -> tuple[str, ...]:
+    started = float(state.get("started") or 0.0)
+    ended = state.get("ended") or (clock.time() if state["state"] in _GOING else None)
+    return (
+        directory.run_id,
+        str(state["state"]),
+        datetime.fromtimestamp(started).strftime("%Y-%m-%d %H:%M"),
+        duration(float("nan") if ended is None else ended - started),
+        str(len(state.get("nodes", ()))),
+    )
 
 
 _GOING = ("starting", "running", "stopping")

@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from launch.curve import RECENT, draw_text, find_curves, short_number
+from launch.curve import draw_text, find_curves, recent_text, short_number
 from launch.run_directory import file_name
 from launch.watch import RunWatch
 from topology.clock import SYSTEM_CLOCK, Clock
@@ -31,6 +31,9 @@ _COLORS = {
 _AT_THE_TOP = frozenset(
     {"progress", "actor_steps", "learner_steps", "evaluator_return", "episode_return", "replay_size"}
 )
+_INTERNAL = ("_age_s", "_version", "_final", "_episodes", "_evaluations")
+_GAPS = (4, 3, 2)  # columns between the numbers at the top, the best first
+_GROUP_GAP = 3
 _BAD = ("failed", "lost", "killed")
 _PLAIN_PERIOD_S = 5.0
 _RICH_PERIOD_S = 0.5
@@ -94,12 +97,14 @@ def _returns(watch: RunWatch) -> Iterator[Figure]:
     metrics = watch.metrics
     for series in metrics.find("evaluator_return")[:1]:
         yield Figure("evaluator return", short_number(series.latest), f"best {short_number(max(series.values))}")
-    recent = metrics.mean("episode_return")
+    recent = metrics.recent("episode_return")
     if math.isfinite(recent):
-        yield Figure("episode return", short_number(recent), RECENT)
+        yield Figure("episode return", short_number(recent), recent_text(metrics.find("episode_return")))
 
 
 def _sizes(watch: RunWatch) -> Iterator[Figure]:
+    if watch.ended:  # the last that was reported is not that of the end
+        return
     for series in watch.metrics.find("replay_size")[:1]:
         yield Figure("replay size", f"{series.latest:,.0f}")
 
@@ -112,22 +117,31 @@ def progress_line(watch: RunWatch) -> str:
     if math.isfinite(watch.left_s):
         parts.append(f"left {duration(watch.left_s)}")
     parts += [
-        f"{figure.name} {figure.value}" + (f" ({figure.remark})" if figure.remark.endswith(("/s", RECENT)) else "")
+        f"{figure.name} {figure.value}"
+        + (f" ({figure.remark})" if figure.remark and not figure.remark.startswith("best") else "")
         for figure in headline(watch)
     ]
-    if nodes := _node_text(watch):
+    if nodes := node_text(watch):
         parts.append(f"nodes {nodes}")
     if watch.problems:
         parts.append(f"warnings {watch.problems}")
     return " | ".join(parts)
 
 
-def _node_text(watch: RunWatch, label: str | None = None) -> str:
+def node_text(watch: RunWatch, label: str | None = None) -> str:
+    """How the nodes (of a group) are, in a few words; "" when nothing is known of them."""
     states = watch.node_states(label)
     total = sum(states.values())
     bad = [f"{states[state]} {state}" for state in _BAD if states[state]]
-    if bad or not total:
-        return ", ".join([f"{states['running']}/{total} running", *bad]) if total else ""
+    if not total:
+        return ""
+    if watch.ended and not states["running"]:
+        well = total - sum(states[state] for state in _BAD)
+        return (
+            ", ".join([*bad, f"{well} ended"]) if bad else f"all {total} ended" if label is None else f"{total} ended"
+        )
+    if bad:
+        return ", ".join([f"{states['running']}/{total} running", *bad])
     if states["running"] == total or (states["running"] and not watch.ended):
         return f"{states['running']}/{total}"
     return ", ".join(f"{count} {state}" for state, count in states.items())
@@ -135,23 +149,26 @@ def _node_text(watch: RunWatch, label: str | None = None) -> str:
 
 def render(watch: RunWatch, *, width: int = 100, height: int = 40) -> RenderableType:
     """The picture of a run, for a terminal of this size."""
-    parts: list[RenderableType] = [_title(watch), _progress(watch, width), Text(), _figures(watch)]
+    parts: list[RenderableType] = [_title(watch, width), _progress(watch, width), Text(), _figures(watch, width)]
     parts += [Text(), _groups(watch, width)]
     used = 8 + len(watch.labels) + len(watch.warnings)
     curves = [curve for curve in find_curves(watch.metrics) if curve.is_line]
     if curves and height - used >= 12:
         rows = min(8, height - used - 6)
-        text = draw_text(curves[0].smoothed(), width=min(72, width - 12), height=rows)
+        text = draw_text(curves[0].drawn(), width=min(72, width - 12), height=rows)
         parts += [Text(), Text(text, style="cyan", no_wrap=True)]
     if watch.warnings:
         parts += [Text(), *(_warning(node, line) for node, line in watch.warnings)]
     return Group(*parts)
 
 
-def _title(watch: RunWatch) -> RenderableType:
+def _title(watch: RunWatch, width: int) -> RenderableType:
     state = str(watch.state["state"])
-    title = Text(str(watch.state.get("program", "")), style="bold")
-    title.append(f"  {watch.state.get('launch_type') or ''}  {watch.directory.run_id}", style="dim")
+    name, run_id = str(watch.state.get("program", "")), watch.directory.run_id
+    for detail in (f"{watch.state.get('launch_type') or ''}  {run_id}", run_id, ""):
+        title = Text.assemble((name, "bold"), (f"  {detail}", "dim"))
+        if title.cell_len + len(state) + 3 <= width:
+            break
     row = Table.grid(expand=True)
     row.add_column(no_wrap=True, overflow="ellipsis")
     row.add_column(justify="right", no_wrap=True)
@@ -164,45 +181,59 @@ def _progress(watch: RunWatch, width: int) -> RenderableType:
     if not math.isfinite(watch.progress):
         return times
     times = Text(f"{watch.progress:4.0%}  {duration(watch.elapsed_s)} elapsed", style="bold")
-    if math.isfinite(watch.left_s):
-        times.append(f"  ~{duration(watch.left_s)} left", style="dim")
+    left = f"  ~{duration(watch.left_s)} left"
+    if math.isfinite(watch.left_s) and times.cell_len + len(left) <= width:
+        times.append(left, style="dim")
+    bar = width - max(38, times.cell_len) - 2  # of the same width while the times get longer
+    if bar < 10:
+        return times
     row = Table.grid(padding=(0, 2))
-    row.add_row(ProgressBar(total=1.0, completed=watch.progress, width=max(10, width - 40)), times)
+    row.add_row(ProgressBar(total=1.0, completed=watch.progress, width=bar), times)
     return row
 
 
-def _figures(watch: RunWatch) -> RenderableType:
+def _figures(watch: RunWatch, width: int) -> RenderableType:
     figures = headline(watch)
     if not figures:
         return Text("no metrics yet", style="dim")
-    table = Table.grid(padding=(0, 4, 0, 0))
-    for _ in figures:
+    widths = [max(map(len, (figure.name, figure.value, figure.remark))) for figure in figures]
+    # As many as fit, and as far apart as fits: a number that is cut is another number.
+    count = max(1, sum(sum(widths[:i]) + _GAPS[-1] * (i - 1) <= width for i in range(1, len(figures) + 1)))
+    gap = next((gap for gap in _GAPS if sum(widths[:count]) + gap * (count - 1) <= width), _GAPS[-1])
+    table = Table.grid(padding=(0, gap, 0, 0), pad_edge=False)
+    for _ in figures[:count]:
         table.add_column(no_wrap=True)
-    table.add_row(*(Text(figure.name, style="dim") for figure in figures))
-    table.add_row(*(Text(figure.value, style="bold") for figure in figures))
-    table.add_row(*(Text(figure.remark, style="dim") for figure in figures))
+    table.add_row(*(Text(figure.name, style="dim") for figure in figures[:count]))
+    table.add_row(*(Text(figure.value, style="bold") for figure in figures[:count]))
+    table.add_row(*(Text(figure.remark, style="dim") for figure in figures[:count]))
     return table
 
 
 def _groups(watch: RunWatch, width: int) -> RenderableType:
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 3, 0, 0), width=width)
+    states = {label: node_text(watch, label) for label in watch.labels}
+    used = max(map(len, ["group", *watch.labels])) + max(map(len, ["nodes", *states.values()])) + 2 * _GROUP_GAP
+    heading = next((text for text in ("latest, mean over the group", "latest") if len(text) <= width - used), "")
+    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, _GROUP_GAP, 0, 0), width=width)
     table.add_column("group", no_wrap=True)
     table.add_column("nodes", no_wrap=True)
-    table.add_column("latest, mean over the group", overflow="ellipsis", no_wrap=True, ratio=1)
-    for label in watch.labels:
-        states = watch.node_states(label)
-        style = "red" if any(states[state] for state in _BAD) else ""
-        table.add_row(Text(label), Text(_node_text(watch, label), style=style), _latest(watch, file_name(label)))
+    table.add_column(heading, overflow="ellipsis", no_wrap=True, ratio=1)
+    for label, text in states.items():
+        style = "red" if any(bad in text for bad in _BAD) else ""
+        table.add_row(Text(label), Text(text, style=style), _latest(watch, file_name(label), width - used))
     return table
 
 
-def _latest(watch: RunWatch, label: str) -> Text:
+def _latest(watch: RunWatch, label: str, width: int) -> Text:
+    """As many of the latest numbers as fit, those of the machinery last."""
     text = Text(no_wrap=True, overflow="ellipsis")
-    for key in watch.metrics.keys(label):
-        if key in _AT_THE_TOP:
+    keys = [key for key in watch.metrics.keys(label) if key not in _AT_THE_TOP]
+    for key in sorted(keys, key=lambda key: key.endswith(_INTERNAL)):
+        value = short_number(watch.metrics.latest(key, label))
+        gap = "   " if text else ""
+        if text.cell_len + len(f"{gap}{key} {value}") > width:
             continue
-        text.append(f"{key} ", style="dim")
-        text.append(f"{short_number(watch.metrics.mean(key, label, count=1))}   ")
+        text.append(f"{gap}{key} ", style="dim")
+        text.append(value)
     return text
 
 
@@ -228,7 +259,9 @@ class RichView:
         size = self._console.size
         picture = render(watch, width=size.width, height=size.height - 2)
         hint = "Ctrl-C stops the run; twice, at once"
-        footer = Text(f"\n{hint}  ·  {watch.directory.path}", style="dim", no_wrap=True, overflow="ellipsis")
+        place = f"  ·  {watch.directory.path}"
+        text = hint + place if len(hint + place) <= size.width else hint  # the summary says the place whole
+        footer = Text(f"\n{text}", style="dim", no_wrap=True, overflow="ellipsis")
         self._live.update(Group(picture, footer), refresh=True)
 
     def write(self, line: str) -> None:

@@ -8,13 +8,17 @@ later, and holds a bounded number of points however long the run is.
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import final
 
-__all__ = ["Metrics", "Series", "Tail"]
+__all__ = ["EPISODES", "Metrics", "Series", "Tail"]
+
+EPISODES = 100
+"""Of how many of the last episodes a return is the mean."""
 
 _CHUNK_BYTES = 1 << 20
 _HISTORY = 512
@@ -47,21 +51,35 @@ class Tail:
 
 @final
 class Series:
-    """One number of one node over time: the latest value, recent means and rates, and a thinned history."""
+    """One number of one node over time: the latest value, recent means and rates, and a thinned history.
+
+    Attributes:
+        latest: the newest value.
+        times: of the history, in seconds since the epoch.
+        values: of the history.
+        weights: how many episodes each value of the history stands for, those thinned out before it included.
+        counts_episodes: whether the rows say how many episodes they average; otherwise each counts as one.
+    """
 
     def __init__(self) -> None:
         self.latest = float("nan")
         self.times = array("d")
         self.values = array("d")
-        self._recent: deque[float] = deque(maxlen=100)
+        self.weights = array("d")
+        self.counts_episodes = False
+        self._recent: deque[tuple[float, float]] = deque(maxlen=EPISODES)
         self._marks: deque[tuple[float, float]] = deque(maxlen=40)
         self._stride = 1
         self._count = 0
+        self._skipped = 0.0  # episodes since the last value of the history
 
-    def append(self, time: float, value: float) -> None:
-        """Adds a point. `time` is in seconds since the epoch and does not go back."""
+    def append(self, time: float, value: float, episodes: float | None = None) -> None:
+        """Adds a point, the mean of so many `episodes`. `time` is in seconds since the epoch and does not go back."""
+        weight = 1.0 if episodes is None else episodes
+        self.counts_episodes |= episodes is not None
         self.latest = value
-        self._recent.append(value)
+        self._recent.append((value, weight))
+        self._skipped += weight
         if not self._marks or time - self._marks[-1][0] >= _MARK_SPACING_S:
             self._marks.append((time, value))
         if self._count % self._stride == 0:
@@ -70,17 +88,29 @@ class Series:
 
     def _remember(self, time: float, value: float) -> None:
         if len(self.times) == _HISTORY:
-            self.times, self.values = self.times[::2], self.values[::2]
+            thinned_out = self.weights[1::2]
+            self.times, self.values, self.weights = self.times[::2], self.values[::2], self.weights[::2]
+            for i, weight in enumerate(thinned_out[:-1], 1):
+                self.weights[i] += weight
+            self._skipped += thinned_out[-1]
             self._stride *= 2
             if self._count % self._stride:
                 return
         self.times.append(time)
         self.values.append(value)
+        self.weights.append(self._skipped)
+        self._skipped = 0.0
 
-    def mean(self, count: int = 100) -> float:
-        """Mean of the last `count` values, at most 100."""
-        recent = list(self._recent)[-count:]
-        return sum(recent) / len(recent) if recent else float("nan")
+    def recent(self, episodes: float = EPISODES) -> tuple[float, float]:
+        """Sum and number over the last `episodes`, at most 100: as many of the newest rows as hold them."""
+        total = count = 0.0
+        for value, weight in reversed(self._recent):
+            if not math.isfinite(value):
+                continue
+            total, count = total + value * weight, count + weight
+            if count >= episodes:
+                break
+        return total, count
 
     def rate(self) -> float:
         """Growth per second over the last points (20 s of them, when they come twice a second); nan when unknown."""
@@ -123,9 +153,10 @@ class Metrics:
             self.malformed += 1
             return
         node = self.groups.setdefault(label, {}).setdefault(index, {})
+        episodes = _episodes(record, node)
         for key, value in record.items():
-            if key != "time" and isinstance(value, int | float) and not isinstance(value, bool):
-                node.setdefault(key, Series()).append(time, float(value))
+            if key != "time" and _is_number(value):
+                node.setdefault(key, Series()).append(time, float(value), episodes)
 
     def find(self, key: str, label: str | None = None) -> list[Series]:
         """The series of that key: of every node, or of the nodes of one group."""
@@ -137,10 +168,20 @@ class Metrics:
         candidates = self.find(key, "counter") or self.find(key)
         return max(candidates, key=lambda series: series.latest, default=None)
 
-    def mean(self, key: str, label: str | None = None, *, count: int = 100) -> float:
-        """Mean over nodes of the mean of their last values; nan when nobody reported."""
-        means = [series.mean(count) for series in self.find(key, label)]
-        return sum(means) / len(means) if means else float("nan")
+    def latest(self, key: str, label: str | None = None) -> float:
+        """Mean over nodes of the latest value; nan when nobody reported."""
+        values = [series.latest for series in self.find(key, label)]
+        return sum(values) / len(values) if values else float("nan")
+
+    def recent(self, key: str, label: str | None = None) -> float:
+        """Mean over about the last 100 episodes, of which every node has its share; nan when nobody reported.
+
+        Where rows do not say of how many episodes they are the mean, each counts as one.
+        """
+        found = self.find(key, label)
+        sums = [series.recent(EPISODES / len(found)) for series in found]
+        count = sum(count for _, count in sums)
+        return sum(total for total, _ in sums) / count if count else float("nan")
 
     def keys(self, label: str) -> list[str]:
         """Every key that nodes of the group reported, in the order in which they did."""
@@ -156,3 +197,17 @@ class Metrics:
             for time in (series.times[0], series.times[-1])
         ]
         return (min(times), max(times)) if times else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _episodes(record: dict[str, object], node: dict[str, Series]) -> float | None:
+    """Of how many episodes a row is the mean: its steps since the row before are so many episodes long."""
+    steps, length = record.get("actor_steps"), record.get("episode_length")
+    if not isinstance(steps, int | float) or not isinstance(length, int | float) or length <= 0:
+        return None
+    before = node["actor_steps"].latest if "actor_steps" in node else 0.0
+    made = steps - before if steps >= before else steps  # a run that goes on counts from 0
+    return max(1.0, made / length)

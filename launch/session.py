@@ -111,8 +111,17 @@ def launch_agent(name: str, texts: Mapping[str, str], request: LaunchRequest, co
             return pressed.exit_code
 
 
-def _prepare(name: str, texts: Mapping[str, str], request: LaunchRequest) -> Callable[[], Run]:
-    """Loads and builds the agent; returns what starts it."""
+@final
+@dataclass(frozen=True)
+class _Prepared:
+    """What starts the run, and what it is about: environment and seed, where the agent has such settings."""
+
+    start: Callable[[], Run]
+    about: tuple[str, ...]
+
+
+def _prepare(name: str, texts: Mapping[str, str], request: LaunchRequest) -> _Prepared:
+    """Loads and builds the agent."""
     agent = find_agent(name)
     texts = _with_seed(agent, texts, request.seed)
     directory = _directory(request)
@@ -130,7 +139,10 @@ def _prepare(name: str, texts: Mapping[str, str], request: LaunchRequest) -> Cal
             seed=request.seed or 0,
         )
 
-    return start
+    values = agent.settings.values(texts)
+    environment = values.get("environment")
+    about = [environment] if isinstance(environment, str) else []
+    return _Prepared(start, (*about, *([f"seed {values['seed']}"] if "seed" in values else [])))
 
 
 def _with_seed(agent: Agent, texts: Mapping[str, str], seed: int | None) -> Mapping[str, str]:
@@ -171,11 +183,11 @@ def _check_program(program: Program, directory: Path) -> None:
         raise LaunchError(f"--resume: the run in {directory} is one of {earlier!r}, and this is {program.name!r}")
 
 
-def _see_through(start: Callable[[], Run], request: LaunchRequest, console: Console, pressed: _Signals) -> int:
+def _see_through(prepared: _Prepared, request: LaunchRequest, console: Console, pressed: _Signals) -> int:
     """Starts the run, shows it until it has ended, then says how it went."""
     # From before the first node is there: a signal stops the run, and reaches `pressed` when the run has ended.
     with signals.waiting():
-        run = start()
+        run = prepared.start()
         pressed.breaks_off = False
         try:
             _show(run, request, console)
@@ -185,7 +197,7 @@ def _see_through(start: Callable[[], Run], request: LaunchRequest, console: Cons
     watch = RunWatch(RunDirectory(run.run_directory))
     watch.poll()
     watch.state["state"] = run.state  # where its disk is full, run.json may not say
-    print_summary(watch, console)
+    print_summary(watch, console, about=prepared.about)
     failed = _report_failure(run)
     return code or int(failed)
 

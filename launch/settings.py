@@ -105,6 +105,11 @@ class Settings:
             return "This agent has no settings"
         return "The settings are: " + ", ".join(field.name for field in self.fields)
 
+    def values(self, texts: Mapping[str, str]) -> dict[str, Any]:
+        """Values by name, defaults included. Raises like `parse`."""
+        defaults = {field.name: field.default for field in self.fields if field.default is not REQUIRED}
+        return {**defaults, **self.parse(texts)}
+
     def make_config(self, texts: Mapping[str, str]) -> Any:
         """The config object with these settings, or None for an agent without one. Raises like `parse`."""
         return None if self.config is None else self.config(**self.parse(texts))
@@ -124,8 +129,7 @@ class Settings:
         Raises:
             ProgramError: it has other parameters; or as `parse`. And whatever it raises itself.
         """
-        values = {field.name: field.default for field in self.fields if field.default is not REQUIRED}
-        values.update(self.parse(texts))
+        values = self.values(texts)
         parameters = inspect.signature(function).parameters
         takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
         arguments: tuple[object, ...] = ()

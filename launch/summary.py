@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from launch.curve import RECENT, Curve, draw_text, find_curves, short_number, write_png
-from launch.live_view import duration, headline
+from launch.curve import Curve, draw_text, find_curves, short_number, write_png
+from launch.live_view import duration, headline, node_text
 from launch.run_directory import file_name
 from launch.watch import RunWatch
 
@@ -20,8 +21,12 @@ __all__ = ["as_json", "print_summary", "save_curve"]
 CURVE_NAME = "curve.png"
 
 
-def save_curve(watch: RunWatch) -> Path | None:
+def save_curve(watch: RunWatch, about: Sequence[str] = ()) -> Path | None:
     """Writes the learning curve into the run directory; None when the run measured no returns.
+
+    Args:
+        watch: the run.
+        about: what its title says beside the program, e.g. the environment; the run's name when nothing is known.
 
     Raises:
         OSError: the file cannot be written.
@@ -30,14 +35,16 @@ def save_curve(watch: RunWatch) -> Path | None:
     if not curves:
         return None
     path = watch.directory.path / CURVE_NAME
-    write_png(curves, path, title=f"{watch.state.get('program', '')} · {watch.directory.run_id}")
+    write_png(
+        curves, path, title=" · ".join([str(watch.state.get("program", "")), *(about or [watch.directory.run_id])])
+    )
     return path
 
 
-def print_summary(watch: RunWatch, console: Console) -> None:
+def print_summary(watch: RunWatch, console: Console, *, about: Sequence[str] = ()) -> None:
     """Prints how the run went. Draws the PNG of the curve first; one that cannot be written is said, not raised."""
     try:
-        png = save_curve(watch)
+        png = save_curve(watch, about)
         curve_place = str(png) if png else ""
     except OSError as error:
         curve_place = f"not written: {error.strerror or error}"
@@ -47,7 +54,7 @@ def print_summary(watch: RunWatch, console: Console) -> None:
     if curves and curves[0].is_line:
         width = max(20, min(72, console.width - 14))
         console.print()
-        console.print(Text(draw_text(curves[0].smoothed(), width=width), no_wrap=True))
+        console.print(Text(draw_text(curves[0].drawn(), width=width), no_wrap=True))
     metrics_place = str(watch.directory.metrics) if watch.metrics.groups else ""
     places = [("curve", curve_place), ("logs", str(watch.directory.logs)), ("metrics", metrics_place)]
     console.print()
@@ -79,6 +86,8 @@ def _numbers(watch: RunWatch) -> list[tuple[str, str]]:
             rate = f"  ({short_number(series.latest / watch.elapsed_s)}/s)" if watch.elapsed_s > 0 else ""
             rows.append((key.replace("_", " "), f"{series.latest:,.0f}{rate}"))
     rows += [(curve.name, _extremes(curve)) for curve in find_curves(watch.metrics)]
+    if states := node_text(watch):
+        rows.append(("nodes", states))
     if watch.problems:
         rows.append(("warnings", f"{watch.problems} in the logs"))
     return rows
@@ -86,7 +95,7 @@ def _numbers(watch: RunWatch) -> list[tuple[str, str]]:
 
 def _extremes(curve: Curve) -> str:
     if not curve.measured:
-        return f"{short_number(curve.recent)}  ({RECENT})"
+        return f"{short_number(curve.recent)}  ({curve.remark})"
     best = max(range(len(curve.y)), key=curve.y.__getitem__)
     where = f"{short_number(curve.x[best])} {curve.x_name}"
     return f"{short_number(curve.y[-1])}  (best {short_number(curve.y[best])} at {where})"
@@ -96,7 +105,7 @@ def as_json(watch: RunWatch) -> dict[str, Any]:
     """The state of a run as plain data, for `topology status --json`."""
     metrics = watch.metrics
     latest = {
-        label: {key: _number(metrics.mean(key, file_name(label), count=1)) for key in metrics.keys(file_name(label))}
+        label: {key: _number(metrics.latest(key, file_name(label))) for key in metrics.keys(file_name(label))}
         for label in watch.labels
     }
     return {

@@ -228,3 +228,15 @@ def test_a_run_that_goes_on_is_not_gone_on_with(
     result = call("launch", "toy", "--resume", "-d", "toy-1")
     assert result.exit_code == 1
     assert "A run of 'toy' goes on in" in result.stderr
+
+
+def test_the_list_of_runs_leaves_columns_out_rather_than_cut_them(
+    call: Callable[..., Result], make_run: Callable[..., RunDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "flow-impala-20261130-014931-527b"
+    make_run(name, state="finished", ended=STARTED + 41)
+    for width, last in (("80", "nodes"), ("70", "took"), ("44", "state")):
+        monkeypatch.setenv("COLUMNS", width)
+        heading, row = call("status").stdout.splitlines()
+        assert heading.split()[-1] == last
+        assert row.startswith(f"{name}   finished")

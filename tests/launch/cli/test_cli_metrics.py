@@ -57,9 +57,8 @@ def test_metrics_are_filed_by_group_node_and_key(tmp_path: Path) -> None:
     assert list(metrics.groups) == ["my-actor"]
     assert metrics.keys("my-actor") == ["x"]
     assert metrics.groups["my-actor"][1]["x"].latest == 4
-    assert metrics.mean("x") == 6.5
-    assert metrics.mean("x", count=1) == 7
-    assert math.isnan(metrics.mean("y"))
+    assert metrics.latest("x") == 7
+    assert math.isnan(metrics.latest("y"))
     assert metrics.span() == (1, 2)
 
 
@@ -91,6 +90,60 @@ def test_a_rate_is_the_growth_over_the_last_points() -> None:
     for second in range(1000):
         series.append(second / 10, second * (1 if second < 500 else 3))
     assert series.rate() == pytest.approx(30, rel=0.01)
+
+
+def row(time: float, value: float, steps: float | None = None, length: float = 10) -> str:
+    said = {} if steps is None else {"actor_steps": steps, "episode_length": length}
+    return json.dumps({"time": time, "episode_return": value, **said}) + "\n"
+
+
+def metrics_of(tmp_path: Path, **files: str) -> Metrics:
+    for name, text in files.items():
+        (tmp_path / f"{name.replace('_', '-')}.jsonl").write_text(text)
+    metrics = Metrics(tmp_path)
+    metrics.poll()
+    return metrics
+
+
+def test_recent_returns_are_those_of_about_the_last_100_episodes(tmp_path: Path) -> None:
+    # Rows of 10, 50, 20 and 40 episodes: the last three hold 100.
+    rows = [row(1, -100, 100), row(2, 1, 600), row(3, 2, 800), row(4, 3, 1200)]
+    metrics = metrics_of(tmp_path, actor_0="".join(rows))
+    assert metrics.recent("episode_return") == (50 * 1 + 20 * 2 + 40 * 3) / 110
+    assert metrics.find("episode_return")[0].counts_episodes
+
+
+def test_every_actor_has_its_share_of_the_recent_returns(tmp_path: Path) -> None:
+    fast = "".join(row(i, 1, 1000 * i) for i in range(1, 9))  # 100 episodes each
+    slow = row(1, 0, 100) + row(2, 0, 200)  # 10 each
+    assert metrics_of(tmp_path, actor_0=fast, actor_1=slow).recent("episode_return") == 100 / 120
+
+
+def test_rows_that_do_not_say_how_many_episodes_they_are_count_as_one(tmp_path: Path) -> None:
+    metrics = metrics_of(tmp_path, coin_0="".join(row(i, int(i >= 150)) for i in range(200)))
+    assert metrics.recent("episode_return") == 0.5
+    assert not metrics.find("episode_return")[0].counts_episodes
+    assert math.isnan(metrics.recent("no_return"))
+
+
+def test_an_actor_that_goes_on_counts_from_0_again(tmp_path: Path) -> None:
+    metrics = metrics_of(tmp_path, actor_0=row(1, 0, 1000) + row(2, 1, 900))
+    assert list(metrics.find("episode_return")[0].weights) == [100, 90]
+
+
+def test_values_that_are_no_numbers_are_left_out_of_recent_returns(tmp_path: Path) -> None:
+    metrics = metrics_of(tmp_path, coin_0=row(1, 2) + row(2, float("nan")))
+    assert metrics.recent("episode_return") == 2
+
+
+@given(st.lists(st.integers(1, 9), max_size=2000))
+def test_no_episode_is_lost_when_the_history_is_thinned(weights: list[int]) -> None:
+    series = Series()
+    for index, weight in enumerate(weights):
+        series.append(index, index, weight)
+        assert len(series.weights) == len(series.values)
+    kept = weights[: int(series.times[-1]) + 1] if weights else []
+    assert sum(series.weights) == sum(kept)
 
 
 @given(st.integers(0, 5000))

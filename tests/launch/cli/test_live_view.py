@@ -87,6 +87,30 @@ def test_no_line_is_wider_than_the_terminal(make_run: Callable[..., RunDirectory
     assert max(map(len, text.splitlines())) <= width
 
 
+@pytest.mark.parametrize("width", [120, 80, 60, 40])
+def test_what_does_not_fit_is_left_out_and_nothing_is_cut(make_run: Callable[..., RunDirectory], width: int) -> None:
+    learner = {"time": STARTED + 40, "weights_age_s": 0.123, "loss": 0.0123, "steps_per_second": 25.0, "norm": 123.4}
+    text = drawn(watch_of(make_run(metrics={**METRICS, "learner-0": [learner]}, nodes=NODES)), width)
+    assert "…" not in text
+    assert ("loss 0.0123" in text) == (width > 40)
+    assert ("weights_age_s" in text) == (width == 120)  # the least important
+    assert "40%  0:40 elapsed  ~1:00 left" in text
+    assert "actor steps" in text
+    assert ("episode return" in text) == (width > 60)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_at_the_end_all_nodes_have_ended_and_nothing_old_is_shown(make_run: Callable[..., RunDirectory]) -> None:
+    nodes = (("counter", 0, "finished"), ("actor", 0, "stopped"), ("actor", 1, "stopped"))
+    watch = watch_of(make_run(state="finished", ended=STARTED + 40, metrics=METRICS, nodes=nodes))
+    assert progress_line(watch).endswith("| nodes all 3 ended")
+    assert "2 ended" in drawn(watch)
+    assert "replay size" not in drawn(watch) + progress_line(watch)
+    nodes = (("counter", 0, "failed"), ("actor", 0, "stopped"))
+    watch = watch_of(make_run("toy-2", state="failed", ended=STARTED + 40, nodes=nodes))
+    assert progress_line(watch).endswith("| nodes 1 failed, 1 ended")
+
+
 def test_other_agents_have_other_groups_and_keys(make_run: Callable[..., RunDirectory]) -> None:
     metrics = {"trainer-0": [{"time": STARTED, "kl": 0.5, "reward": 3}], "executor-0": [{"time": STARTED, "fps": 60}]}
     watch = watch_of(make_run(metrics=metrics, nodes=(("trainer", 0, "running"), ("executor", 0, "running"))))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from launch.curve import Curve, draw_text, find_curves, short_number
@@ -94,6 +95,44 @@ def test_a_program_that_counts_no_steps_has_a_curve_over_time(make_run: Callable
     metrics = {"trainer-0": [{"time": STARTED + i, "mean_reward": float("nan") if i == 1 else i} for i in range(4)]}
     (curve,) = find_curves(watch_of(make_run(metrics=metrics)).metrics)
     assert (curve.name, curve.x_name, curve.x, curve.y) == ("trainer mean reward", "seconds", (0, 2, 3), (0, 2, 3))
+
+
+def test_the_drawn_curve_ends_with_the_number_of_the_summary(make_run: Callable[..., RunDirectory]) -> None:
+    metrics = {
+        f"actor-{actor}": [
+            {"time": STARTED + i + actor / 9, "episode_return": i * actor, "episode_length": 5, "actor_steps": 200 * i}
+            for i in range(1, 30)
+        ]
+        for actor in range(3)
+    }
+    watch = watch_of(make_run(state="finished", ended=STARTED + 30, metrics=metrics))
+    (curve,) = find_curves(watch.metrics)
+    assert curve.recent == curve.running[-1] == 29.0  # 40 episodes a row: the last of each actor
+    assert curve.title == "actor episode return (mean of 100 episodes)"
+    assert "actor episode return  29  (mean of 100 episodes)" in summary_of(watch)
+    assert "episode return 29 (mean of 100 episodes)" in progress_line(watch)
+
+
+def test_many_values_at_one_place_are_drawn_as_their_mean() -> None:
+    points = [(0, 0), (100, 5), (100, 7), (200, 1)]
+    assert curve_of([(float(x), float(y)) for x, y in points]).drawn().y == (0, 6, 1)
+    near = Curve(name="r", measured=False, x_name="s", x=(0, 1000, 1001, 2000), y=(0, 5, 7, 1), running=(0, 4, 8, 2))
+    assert (near.drawn().x, near.drawn().y) == ((0, 1000.5, 2000), (0, 6, 2))
+
+
+def test_the_picture_says_what_it_shows(make_run: Callable[..., RunDirectory], monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure.axes[0]))
+    watch = watch_of(make_run(state="finished", ended=STARTED + 10, metrics=METRICS))
+    save_curve(watch, ("catch", "seed 3"))
+    save_curve(watch)
+    assert drawn[0].get_title(loc="left") == "toy · catch · seed 3"
+    assert drawn[0].get_ylabel() == "return"  # of both
+    assert [text.get_text() for text in drawn[0].get_legend().get_texts()] == [
+        "actor episode return (mean of last 100)",
+        "evaluator return",
+    ]
+    assert drawn[1].get_title(loc="left") == "toy · toy-1"
 
 
 def test_the_png_of_one_point_is_drawn(make_run: Callable[..., RunDirectory]) -> None:
