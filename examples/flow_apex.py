@@ -12,7 +12,7 @@ from topology.nodes.flow.node import PlanNode, ReplayActorNode, WorkerNode
 
 class ApeX(FlowDQN):
     def exploration(self, index):  # each worker has its own, otherwise it is DQN
-        return epsilon_ladder(self.config.num_actors)[index - 1] if index else None
+        return epsilon_ladder(self.config.num_actors)[index - 1]
 
 
 def apex_plan(workers, config):

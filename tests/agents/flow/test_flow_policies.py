@@ -2,13 +2,15 @@
 
 import functools
 
+import jax
 import numpy as np
 import pytest
 
-import jax
+from topology.agents.core.exploration import epsilon_ladder
 from topology.agents.flow.actor_critic import add_advantages, make_actor_critic
 from topology.agents.flow.config import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig
 from topology.agents.flow.policy import Schedule
+from topology.agents.flow.program import FlowDQN
 from topology.agents.flow.q_learning import make_q_policy
 from topology.agents.flow.runner import play
 from topology.agents.flow.sampler import FragmentSampler, TransitionSampler
@@ -47,7 +49,7 @@ def impala():
 
 @pytest.fixture(scope="module")
 def dqn():
-    return make_q_policy(DQNConfig(**SMALL, epsilon=1.0), spec(), seed=0)
+    return make_q_policy(DQNConfig(**SMALL), spec(), seed=0, exploration=1.0)
 
 
 def equal(a, b, tolerance=1e-5):
@@ -200,9 +202,20 @@ def test_how_much_a_policy_explores(dqn):
     observations = np.stack([environments(1)[0].reset().observation] * 200)
     assert len(set(dqn.act(observations).action.tolist())) == 3  # epsilon is 1
     assert len(set(dqn.act(observations, greedy=True).action.tolist())) == 1
-    fixed = make_q_policy(DQNConfig(**SMALL), spec(), seed=0, epsilon=0.25)
-    fixed.on_global_vars_update({"timestep": 10**6})
-    assert fixed.settings["epsilon"] == 0.25
+    half = make_q_policy(DQNConfig(**SMALL), spec(), seed=0, exploration=np.repeat([0.0, 1.0], 100))
+    actions = half.act(observations).action.tolist()
+    assert len(set(actions[:100])) == 1
+    assert len(set(actions[100:])) == 3
+
+
+def test_workers_share_the_ladder_of_epsilons():
+    config = DQNConfig(**SMALL | {"environments_per_actor": 4}, num_actors=3)
+    agent = FlowDQN(config)
+    ladders = [agent.exploration(index) for index in (1, 2, 3)]
+    assert sorted(np.concatenate(ladders)) == pytest.approx(list(epsilon_ladder(12)))
+    assert max(map(min, ladders)) < 0.01  # each has those that hardly explore,
+    assert min(map(max, ladders)) > 0.1  # and those that do
+    assert list(epsilon_ladder(3)) == pytest.approx([0.00066, 0.0162, 0.4], rel=0.01)
 
 
 # --- samplers -------------------------------------------------------------------------------------------------------
@@ -270,7 +283,8 @@ def test_playing_ends_with_each_environments_first_episode(ppo):
         (IMPALAConfig, {"num_aggregators": 3}),
         (IMPALAConfig, {"hidden_sizes": (0,)}),
         (DQNConfig, {"min_replay_size": 10**9}),
-        (DQNConfig, {"epsilon": 1.5}),
+        (DQNConfig, {"priority_exponent": 1.5}),
+        (DQNConfig, {"constant_rate_part": 1.0}),
         (DQNConfig, {"num_actors": -1}),
     ],
 )

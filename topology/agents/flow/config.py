@@ -189,6 +189,8 @@ class IMPALAConfig(ActorCriticConfig):
 class DQNConfig(FlowConfig):
     """Settings of DQN. The defaults suit small environments.
 
+    Each environment of each worker has an epsilon of its own, see `epsilon_ladder`.
+
     Attributes:
         n_step: steps of a transition.
         replay_size: steps kept.
@@ -200,35 +202,31 @@ class DQNConfig(FlowConfig):
         priority_exponent: how strongly errors decide what is drawn; 0 for not at all.
         importance_sampling_exponent: how much of the resulting bias is weighted away; 1 for all.
         huber_delta: the loss is quadratic up to this error and linear above.
-        epsilon: probability of a random action, at the beginning.
-        final_epsilon: after `epsilon_steps` steps of all workers.
-        epsilon_steps: see there.
     """
 
     environments_per_actor: int = 4
     fragment_length: int = 8
     max_actor_steps: int | None = 50_000
+    final_learning_rate: float = 5e-5
+    constant_rate_part: float = 0.6
     max_gradient_norm: float = 40.0
     n_step: int = 3
     replay_size: int = 50_000
     min_replay_size: int = 1_000
     batch_size: int = 64
     updates_per_batch: int = 8
-    samples_per_insert: float = 16.0
-    target_update_period: int = 500
+    samples_per_insert: float = 32.0
+    target_update_period: int = 400
     priority_exponent: float = 0.6
     importance_sampling_exponent: float = 0.4
     huber_delta: float = 10.0
-    epsilon: float = 1.0
-    final_epsilon: float = 0.02
-    epsilon_steps: int = 5_000
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
-        yield from self.below_one("n_step", "min_replay_size", "batch_size", "updates_per_batch", "epsilon_steps")
+        yield from self.below_one("n_step", "min_replay_size", "batch_size", "updates_per_batch")
         yield from self.below_one("target_update_period")
         yield from self.not_positive("samples_per_insert", "huber_delta")
-        yield from self.outside_unit("epsilon", "final_epsilon", "priority_exponent", "importance_sampling_exponent")
+        yield from self.outside_unit("priority_exponent", "importance_sampling_exponent")
         if self.min_replay_size > self.replay_size:
             yield f"min_replay_size={self.min_replay_size} is above replay_size={self.replay_size}"
 

@@ -55,14 +55,21 @@ class JaxPolicy:
     Args:
         algorithm: what it learns by.
         seed: of the first weights, the actions and the minibatches.
-        schedules: numbers that follow the steps of the run, by name; "learning_rate" among them. "epsilon" is how much
-            the policy explores.
+        schedules: numbers that follow the steps of the run, by name; "learning_rate" among them.
         columns: those of a batch that are learned from.
+        exploration: how much to explore, `[N]` for `N` observations or one number for all.
     """
 
     def __init__(
-        self, algorithm: Algorithm, *, seed: int, schedules: Mapping[str, Schedule], columns: tuple[str, ...]
+        self,
+        algorithm: Algorithm,
+        *,
+        seed: int,
+        schedules: Mapping[str, Schedule],
+        columns: tuple[str, ...],
+        exploration: NDArray[np.float32] | float = 0.0,
     ) -> None:
+        self.exploration = np.asarray(exploration, np.float32)
         self._algorithm = algorithm
         self._compiled = compile_algorithm(algorithm)
         weights_key, self._key = jax.random.split(jax.random.key(seed))
@@ -77,7 +84,7 @@ class JaxPolicy:
 
     def act(self, observations: NDArray[Any], *, greedy: bool = False) -> PolicyOutput:
         """Actions for `[N, ...]`, and what is kept with each step, as numpy arrays."""
-        epsilon = np.float32(self.settings.get("epsilon", 0.0))
+        epsilon = np.float32(0) if greedy else self.exploration
         self._calls += 1
         count = np.uint32(self._calls)
         output = self._compiled.act(self._state.params, self._key, count, observations, epsilon, greedy=greedy)

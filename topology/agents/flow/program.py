@@ -14,6 +14,7 @@ import functools
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, final
 
 import topology as lp
+from topology.agents.core.exploration import epsilon_ladder
 from topology.agents.core.metrics import make_writer
 from topology.agents.core.seeding import derive_seed
 from topology.agents.flow.config import A2CConfig, ActorCriticConfig, DQNConfig, FlowConfig, IMPALAConfig, PPOConfig
@@ -282,11 +283,13 @@ class FlowDQN(FlowAgent[DQNConfig]):
     def make_policy(self, seed: int, index: int) -> JaxPolicy:
         from topology.agents.flow.q_learning import make_q_policy
 
-        return make_q_policy(self.config, self.spec, seed, epsilon=self.exploration(index))
+        return make_q_policy(self.config, self.spec, seed, exploration=self.exploration(index))
 
-    def exploration(self, index: int) -> float | None:  # noqa: ARG002 - all are alike
-        """How much a worker explores, always; None for what the settings say. For agents made from this one."""
-        return None
+    def exploration(self, index: int) -> Any:
+        """Epsilons of a worker's environments, or one for all. Each worker has some of the whole ladder."""
+        count = max(1, self.config.num_actors)
+        ladder = epsilon_ladder(count * self.config.environments_per_actor)
+        return ladder[max(0, index - 1) :: count]
 
     def make_sampler(self, policy: JaxPolicy, seed: int) -> Sampler:
         from topology.agents.flow.sampler import TransitionSampler

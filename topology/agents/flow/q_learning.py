@@ -8,6 +8,7 @@ from typing import Any, final
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from topology.agents.core.networks import is_image
 from topology.agents.core.policy import PolicyOutput
@@ -58,7 +59,7 @@ class QLearning:
         return self.network.init(key, np.zeros((1, *self.observation_shape), self.observation_dtype))
 
     def act(self, params: Any, key: jax.Array, observations: Any, epsilon: Any, greedy: bool) -> PolicyOutput:
-        epsilons = jnp.full(len(observations), 0.0 if greedy else epsilon)
+        epsilons = jnp.broadcast_to(0.0 if greedy else epsilon, len(observations))
         output = make_policy(self.network).act(params, key, observations, None, epsilons)
         return output._replace(action=output.action.astype(jnp.int32))
 
@@ -83,14 +84,16 @@ class QLearning:
         return values
 
 
-def make_q_policy(config: DQNConfig, spec: EnvironmentSpec, seed: int, *, epsilon: float | None = None) -> JaxPolicy:
+def make_q_policy(
+    config: DQNConfig, spec: EnvironmentSpec, seed: int, *, exploration: NDArray[np.float32] | float = 0.0
+) -> JaxPolicy:
     """The policy of DQN for an environment.
 
     Args:
         config: settings.
         spec: of the environment.
         seed: see `JaxPolicy`.
-        epsilon: how much this one explores, always; None for what the settings say.
+        exploration: epsilon for each observation it acts on, or for all.
 
     Raises:
         ProgramError: the environment's actions are not discrete.
@@ -107,11 +110,5 @@ def make_q_policy(config: DQNConfig, spec: EnvironmentSpec, seed: int, *, epsilo
         max_gradient_norm=config.max_gradient_norm,
         huber_delta=config.huber_delta,
     )
-    exploration = Schedule(config.epsilon, config.final_epsilon, config.epsilon_steps)
-    schedules = {
-        "learning_rate": Schedule(
-            config.learning_rate, config.final_learning_rate, config.max_actor_steps, config.constant_rate_part
-        ),
-        "epsilon": exploration if epsilon is None else Schedule(epsilon, epsilon, None),
-    }
-    return JaxPolicy(algorithm, seed=seed, schedules=schedules, columns=_COLUMNS)
+    rate = Schedule(config.learning_rate, config.final_learning_rate, config.max_actor_steps, config.constant_rate_part)
+    return JaxPolicy(algorithm, seed=seed, schedules={"learning_rate": rate}, columns=_COLUMNS, exploration=exploration)
