@@ -27,6 +27,7 @@ from topology.executable import Executable
 __all__ = ["Setup", "main"]
 
 _HEARSAY_S = 0.2  # a call may fail since its server heard of a stop that is on its way to this node, too
+_AGAIN_S = 0.05  # from an interrupt that was lost to the next
 _FAILED_EXIT_S = 5.0  # for the exit functions of a node that failed
 
 
@@ -108,7 +109,9 @@ class _Node:
         self._stop = StopToken(self._request_stop)
         self._announced = threading.Event()  # our own: asking the token would make the node look aware of the stop
         self._in_user_code = False
+        self._in_exit_functions = False
         self._interrupts = 0
+        self._report_unraisable = sys.unraisablehook
         self._pid = os.getpid()
         self._main_thread = threading.main_thread().ident or 0
         self.context = NodeContext(**setup.context, stop=self._stop, run_in_processes=self._run_in_processes)
@@ -116,6 +119,7 @@ class _Node:
     def run(self) -> int:
         """The main thread's part."""
         set_process_context(self.context)
+        sys.unraisablehook = self._on_unraisable
         outcome = self._run_entry()
         _log(outcome.remote_traceback)
         if os.getpid() != self._pid:  # the child of a node that forks has come out of the node's code
@@ -168,6 +172,7 @@ class _Node:
             timer.start()
         if not failed:
             self._interruptible(self._join_threads)
+        self._in_exit_functions = True
         self._interruptible(atexit._run_exitfuncs)  # noqa: SLF001 - what the interpreter calls at its end
 
     def _join_handlers(self) -> None:
@@ -201,7 +206,7 @@ class _Node:
                 case "stop":
                     self._announce(message["reason"])
                 case "nudge":
-                    if not self._stop.observed:
+                    if not (self._stop.observed or self._in_exit_functions):  # who exits already ends by itself
                         self._interrupt()
                 case "interrupt":
                     self._interrupt()
@@ -225,6 +230,15 @@ class _Node:
             self._channel.send({"event": "stop_requested", "reason": f"{self.context.name} received SIGTERM"})
         elif self._in_user_code:
             raise SystemExit
+
+    def _on_unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """An interrupt that came where Python can raise nothing, e.g. in a `__del__`: it is raised again, later."""
+        if unraisable.exc_type is not SystemExit or not self._interrupts:
+            self._report_unraisable(unraisable)
+        elif not self._in_exit_functions:
+            again = threading.Timer(_AGAIN_S, signal.pthread_kill, [self._main_thread, signal.SIGTERM])
+            again.daemon = True
+            again.start()
 
     def _request_stop(self, reason: str) -> None:
         if not self._channel.send({"event": "stop_requested", "reason": reason}):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, final
 import typer
 import typer.core
 
+from launch.entry import end_at_ctrl_c
 from topology._version import __version__
 from topology.errors import ProgramError, TopologyError
 
@@ -297,7 +298,8 @@ def _console() -> Console:
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Runs the command."""
+    end_at_ctrl_c()
     app(prog_name="topology")
 
 

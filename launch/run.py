@@ -154,8 +154,11 @@ class Run:
             labels, timeout = None, labels
         nodes = self._numbers(labels)
         enough = any if return_on_first_completed else all
-        with signals.waiting():
-            ended = self._wait_until(lambda: enough(self._is_over(node) for node in nodes), timeout)
+        try:
+            with signals.waiting():
+                ended = self._wait_until(lambda: enough(self._is_over(node) for node in nodes), timeout)
+        except KeyboardInterrupt as interrupt:
+            raise interrupt.with_traceback(None) from None  # where in here it came tells nobody anything
         if ended and raise_error:
             self._raise_failure()
         return ended

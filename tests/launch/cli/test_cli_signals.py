@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
+
+from launch.entry import end_at_ctrl_c
+from launch.run_directory import RunDirectory
 
 DEADLINE_S = 30.0
 
@@ -141,3 +146,38 @@ def test_a_run_that_was_interrupted_while_starting_is_stopped(
     assert state["state"] == "stopped"
     assert state["ended"] >= state["started"]
     assert "interrupted while it was starting" in finish(start_command("status", "latest"))[1]
+
+
+def test_a_press_while_the_command_is_imported_is_one_line(tmp_path: Path, runs: Path) -> None:
+    (tmp_path / "typer.py").write_text("print('importing', flush=True)\nimport threading\nthreading.Event().wait()\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(__file__).parents[3]}"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from launch.entry import main; main()", "launch", "toy"],
+        env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    wait_for(process, "importing")
+    process.send_signal(signal.SIGINT)
+    assert finish(process) == (130, "", "interrupted\n")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+
+
+def test_a_press_while_logs_are_followed_is_one_line(
+    start_command: Start, make_run: Callable[..., RunDirectory]
+) -> None:
+    make_run(logs={"actor-0": "hello\n"})
+    process = start_command("logs", "latest", "--follow")
+    wait_for(process, "hello")
+    process.send_signal(signal.SIGINT)
+    assert finish(process) == (130, "", "interrupted\n")
+
+
+def test_an_ignored_ctrl_c_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        end_at_ctrl_c()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
