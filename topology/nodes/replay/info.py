@@ -26,14 +26,14 @@ class SampleInfo(NamedTuple):
         probability: with which it was drawn, given the table at that moment; float64.
         table_size: items in the table at that moment; int64.
         priority: its priority at that moment; float64.
-        times_sampled: how often it has been sampled, this time included; int32.
+        times_sampled: how often it has been sampled, this time included; int32. Programs of 2021 leave it out.
     """
 
     key: Any
     probability: Any
     table_size: Any
     priority: Any
-    times_sampled: Any
+    times_sampled: Any = 0
 
     @classmethod
     def zeros(cls) -> SampleInfo:
