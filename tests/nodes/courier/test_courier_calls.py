@@ -416,3 +416,39 @@ def test_names_of_the_original_courier():
     server.Unbind("ping")
     server.Stop()
     assert server.Join() is True
+
+
+@pytest.mark.parametrize("ending", ["result", "error", "cancel"])
+@pytest.mark.parametrize("read_by", ["caller", "reader"])
+def test_what_is_to_run_afterwards_runs_once_with_the_outcome(new_server, new_client, address, ending, read_by):
+    gate = Gate()
+
+    def work():
+        gate()
+        if ending == "error":
+            raise ValueError("no")
+        return 7
+
+    server = new_server(address=address)
+    server.bind("work", work)
+    server.start()
+    client = new_client(server)
+    outcomes = []
+    future = client.futures.work()
+    future.afterwards(lambda value, error: outcomes.append((value, error)))
+    if ending == "cancel":
+        assert future.cancel()
+        gate.release()
+        assert isinstance(outcomes[0][1], concurrent.futures.CancelledError)
+    else:
+        assert not outcomes
+        gate.release()
+        if read_by == "reader":
+            concurrent.futures.wait([future], 20)
+        error = future.exception(20)
+        assert outcomes == [(None, error) if ending == "error" else (7, None)]
+        assert isinstance(error, ValueError) is (ending == "error")
+    late = []
+    future.afterwards(lambda value, error: late.append((value, error)))
+    assert len(outcomes) == len(late) == 1
+    assert type(late[0][1]) is type(outcomes[0][1])

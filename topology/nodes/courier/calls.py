@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
@@ -83,6 +83,7 @@ class CallFuture(Future[Any]):
     _made: threading.Condition | None = None
     _looked_at = False
     _unseen: _Unseen | None = None
+    _afterwards: Callable[[Any, BaseException | None], object] | None = None
 
     def __init__(self, call_id: int, name: str, size: int, expires: float, raw: bool, owner: _Owner) -> None:
         self.call_id = call_id
@@ -134,12 +135,15 @@ class CallFuture(Future[Any]):
                 self._fail(error)
             self._result = value
             self._state = _FINISHED
+        if self._afterwards is not None:
+            self._run_afterwards(value, error)
         return True
 
     def complete(self, value: Any, error: Exception | None) -> None:
         """Completes the future, tells who waits and runs callbacks, in this thread. After `finish` returned False."""
         if not self.set_running_or_notify_cancel():
             return
+        self._run_afterwards(value, error)
         if error is None:
             self.set_result(value)
             return
@@ -157,7 +161,26 @@ class CallFuture(Future[Any]):
         if not super().cancel():
             return False
         self._owner.cancelled(self)
+        self._run_afterwards(None, CancelledError())
         return True
+
+    def afterwards(self, fn: Callable[[Any, BaseException | None], object]) -> None:
+        """Runs `fn(result, error)` once one of them is known, in the thread that finds it out.
+
+        Unlike a callback it does not have the reply read before somebody asks for it. At most one; it must be quick,
+        and neither raise, nor block, nor ask the future.
+        """
+        self._afterwards = fn
+        if self._state in {"CANCELLED", "CANCELLED_AND_NOTIFIED"}:
+            self._run_afterwards(None, CancelledError())
+        elif self._state == _FINISHED:
+            self._run_afterwards(self._result, self._exception)
+
+    def _run_afterwards(self, value: Any, error: BaseException | None) -> None:
+        with _making:
+            fn, self._afterwards = self._afterwards, None
+        if fn is not None:
+            fn(value, error)
 
     def done(self) -> bool:
         if self._state not in _DONE:

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topology.errors import ReplayError
+from topology.nodes.courier.calls import CallFuture
 from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.region_pool import PooledRegion, RegionPool
 from topology.nodes.replay.shared_memory import MemoryAddress, aligned, view
@@ -135,15 +136,29 @@ class Landings:
             if landing is not None:
                 landing.end(error)
             raise
-        future.add_done_callback(functools.partial(self._ended, landing, table, batch_size))
+        if landing is not None and isinstance(future, CallFuture):
+            # The bytes are in the region already: whoever asks for the batch reads the short reply itself.
+            future.afterwards(functools.partial(self._ended, landing, table, batch_size))
+        else:
+            future.add_done_callback(functools.partial(self._done, landing, table, batch_size))
         return future
 
-    def _ended(self, landing: Landing | None, table: str, batch_size: int, future: Future[SampleBatch]) -> None:
+    def _done(self, landing: Landing | None, table: str, batch_size: int, future: Future[SampleBatch]) -> None:
         error = CancelledError() if future.cancelled() else future.exception()
+        self._ended(landing, table, batch_size, None if error is not None else future.result(), error)
+
+    def _ended(
+        self,
+        landing: Landing | None,
+        table: str,
+        batch_size: int,
+        batch: SampleBatch | None,
+        error: BaseException | None,
+    ) -> None:
         if landing is not None:
             landing.end(error)
-        if error is None:
-            self._learn(table, batch_size, future.result())
+        if batch is not None and error is None:
+            self._learn(table, batch_size, batch)
 
     def _begin(self, table: str, batch_size: int) -> Landing | None:
         """A place for a batch; None when it is not known to be large, or there is no room."""
