@@ -55,7 +55,7 @@ class Agent:
     @property
     def settings(self) -> Settings:
         """What it can be told. Raises ProgramError when its signature cannot be read."""
-        return Settings.of(self.function)
+        return Settings.of(self.function, self.name)
 
     @property
     def description(self) -> str:
@@ -103,6 +103,11 @@ class Agent:
             return call()
         except TopologyError:
             raise
+        except SystemExit as error:
+            raise ProgramError(
+                f"agent {self.name!r} called sys.exit({error.code!r}){_place(error)}: it is to build a Program and "
+                "return it, or to raise an error that says what is wrong"
+            ) from error
         except ValueError as error:  # the agent refuses a setting, and says why
             raise ProgramError(f"agent {self.name!r}: {error}") from error
         except Exception as error:

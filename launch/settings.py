@@ -11,7 +11,7 @@ import difflib
 import inspect
 import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -62,14 +62,16 @@ class Settings:
         function: the agent.
         fields: its settings, in order.
         config: the dataclass it takes as its one parameter; None when the settings are its parameters.
+        name: what the command calls it.
     """
 
     function: Callable[..., object]
     fields: tuple[Setting, ...]
     config: type[Any] | None
+    name: str = "AGENT"
 
     @classmethod
-    def of(cls, function: Callable[..., object]) -> Settings:
+    def of(cls, function: Callable[..., object], name: str = "AGENT") -> Settings:
         """Reads the settings from the signature.
 
         Raises:
@@ -82,28 +84,54 @@ class Settings:
         hints = _hints(function)
         first = hints.get(parameters[0].name) if len(parameters) == 1 else None
         if isinstance(first, type) and dataclasses.is_dataclass(first):
-            return cls(function, tuple(_of_dataclass(first)), first)
-        return cls(function, tuple(_of_parameters(parameters, hints)), None)
+            return cls(function, tuple(_of_dataclass(first)), first, name)
+        return cls(function, tuple(_of_parameters(parameters, hints)), None, name)
 
     def parse(self, texts: Mapping[str, str]) -> dict[str, Any]:
         """Values by name.
 
         Raises:
-            ProgramError: an unknown setting, a value of the wrong type, a required setting that is missing.
+            ProgramError: an unknown setting, a value of the wrong type, a required setting that is missing, and what
+                the config says of the others: all that is wrong.
         """
         known = {field.name: field for field in self.fields}
-        for name in texts:
+        values: dict[str, Any] = {}
+        faults: list[str] = []
+        for name, text in texts.items():
             if name not in known:
-                raise ProgramError(f"unknown setting {name!r}{nearest(name, known)}. {self._listing()}")
+                faults.append(f"unknown setting {name!r}{nearest(name, known)}")
+                continue
+            try:
+                values[name] = known[name].convert(text)
+            except ProgramError as error:
+                faults.append(str(error))
         missing = [field.name for field in self.fields if field.default is REQUIRED and field.name not in texts]
         if missing:
-            raise ProgramError(f"missing settings: {', '.join(missing)}. Give each as --set {missing[0]}=VALUE")
-        return {name: known[name].convert(text) for name, text in texts.items()}
+            faults.append(f"missing settings: {', '.join(missing)}. Give each as --set {missing[0]}=VALUE")
+        if faults:
+            faults += self._faults_of_config(values)
+            raise ProgramError(self._text(faults), faults=tuple(faults))
+        return values
 
-    def _listing(self) -> str:
-        if not self.fields:
-            return "This agent has no settings"
-        return "The settings are: " + ", ".join(field.name for field in self.fields)
+    def _faults_of_config(self, values: Mapping[str, Any]) -> list[str]:
+        """What the config says of these values, while others are wrong."""
+        required = {field.name for field in self.fields if field.default is REQUIRED}
+        if self.config is None or required - set(values):
+            return []
+        try:
+            self.config(**values)
+        except ProgramError as error:
+            return list(error.faults or [str(error)])
+        except ValueError as error:
+            return [str(error)]
+        return []
+
+    def _text(self, faults: Sequence[str]) -> str:
+        where = f"`topology list {self.name}` shows all settings" if self.fields else "This agent has no settings"
+        if len(faults) == 1:
+            return f"{faults[0]}. {where}"
+        lines = "".join(f"\n  - {fault}" for fault in faults)
+        return f"{len(faults)} settings are wrong:{lines}\n{where}"
 
     def values(self, texts: Mapping[str, str]) -> dict[str, Any]:
         """Values by name, defaults included. Raises like `parse`."""
@@ -206,11 +234,14 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, str]:
         ProgramError: a text without `=`.
     """
     texts: dict[str, str] = {}
+    wrong = []
     for assignment in assignments:
         key, equals, value = assignment.partition("=")
         if not (key.strip() and equals):
-            raise ProgramError(f"--set takes key=value, got {assignment!r}")
+            wrong.append(assignment)
         texts[key.strip()] = value.strip()
+    if wrong:
+        raise ProgramError(f"--set takes key=value, got {', '.join(map(repr, wrong))}")
     return texts
 
 

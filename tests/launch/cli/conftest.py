@@ -106,6 +106,11 @@ def nothing():
 
 def broken():
     return {}["key"]
+
+
+def exits():
+    import sys
+    sys.exit(3)
 '''
 
 

@@ -72,6 +72,13 @@ def test_graph_in_every_format(call: Callable[..., Result], tmp_path: Path) -> N
         (["launch", "toy", "--set", "stepz=3"], 2, "error: unknown setting 'stepz' (did you mean 'steps'?)"),
         (["launch", "toy", "--set", "steps=many"], 2, "error: setting steps: expected int, got 'many'"),
         (["launch", "toy", "--set", "steps"], 2, "error: --set takes key=value, got 'steps'"),
+        (
+            ["launch", "toy", "--set", "xyz=1"],
+            2,
+            "error: unknown setting 'xyz'. `topology list toy` shows all settings",
+        ),
+        (["launch", "toy", "--set", "stepz=3", "-e", "doom"], 2, "2 settings are wrong:"),
+        (["launch", "toy_agents.agent:exits"], 2, "called sys.exit(3) ("),
         (["launch", "toy_agents.agent:nothing"], 2, "returned 3, not a topology Program"),
         (["launch", "toy", "--num-actors", "0"], 2, "--num-actors"),
         (["launch", "toy", "--speed", "9"], 2, "No such option"),

@@ -151,18 +151,41 @@ def test_parameters_are_the_settings_of_a_function_without_a_config() -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (
-            {"steps": "1", "hiden": "3"},
-            "unknown setting 'hiden' (did you mean 'hidden'?). The settings are: steps, hidden, names",
-        ),
+        ({"steps": "1", "hiden": "3"}, "unknown setting 'hiden' (did you mean 'hidden'?)"),
         ({"steps": "x"}, "setting steps: expected int, got 'x'"),
         ({"hidden": "3"}, "missing settings: steps. Give each as --set steps=VALUE"),
     ],
 )
 def test_wrong_settings_say_what_to_do(texts: dict[str, str], message: str) -> None:
     with pytest.raises(ProgramError) as caught:
-        Settings.of(agent).call(texts)
-    assert str(caught.value) == message
+        Settings.of(agent, "mine").call(texts)
+    assert str(caught.value) == f"{message}. `topology list mine` shows all settings"
+
+
+def test_all_that_is_wrong_is_said_at_once() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Picky:
+        size: int = 1
+        rate: float = 0.5
+
+        def __post_init__(self) -> None:
+            if self.size < 1:
+                raise ValueError(f"size={self.size}: at least 1")
+
+    def picky(config: Picky) -> Picky:
+        return config
+
+    picky.__annotations__["config"] = Picky  # a local class, which no annotation as text can name
+    with pytest.raises(ProgramError) as caught:
+        Settings.of(picky, "mine").call({"sise": "3", "size": "0", "rate": "fast"})
+    assert str(caught.value).splitlines() == [
+        "3 settings are wrong:",
+        "  - unknown setting 'sise' (did you mean 'size'?)",
+        "  - setting rate: expected float, got 'fast'",
+        "  - size=0: at least 1",
+        "`topology list mine` shows all settings",
+    ]
+    assert len(caught.value.faults) == 3
 
 
 def test_names_for_type_checkers_only_are_read_as_literals() -> None:
@@ -179,7 +202,12 @@ def test_assignments() -> None:
 @pytest.mark.parametrize("text", ["a", "=1", ""])
 def test_an_assignment_needs_a_key_and_an_equals_sign(text: str) -> None:
     with pytest.raises(ProgramError, match="key=value"):
-        parse_assignments([text])
+        parse_assignments([text, "a=1"])
+
+
+def test_every_wrong_assignment_is_named() -> None:
+    with pytest.raises(ProgramError, match="got 'a', 'b'"):
+        parse_assignments(["a", "c=1", "b"])
 
 
 def test_types_are_written_as_people_write_them() -> None:
