@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import unittest
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from launch.checked import checked_mapping
 from launch.import_guard import refuse_while_importing
 from launch.launch_types import LaunchType, flag_value, parse_launch_type
 from launch.plan import DEFAULT_NOTICE_S, Launcher, LaunchOptions
@@ -19,8 +21,6 @@ from topology.errors import LaunchError, ProgramError
 from topology.program import Program
 
 __all__ = ["launch"]
-
-_NEVER_S = 1e9  # what a negative --lp_termination_notice_secs means: late nodes are waited for
 
 
 def launch(
@@ -74,11 +74,14 @@ def launch(
     launcher, kind = _launcher(launch_type)
     if termination_notice_s is None:
         notice = flag_value("lp_termination_notice_secs")
-        termination_notice_s = _NEVER_S if notice is not None and notice < 0 else notice
+        termination_notice_s = math.inf if notice is not None and notice < 0 else notice
+    if test_case is not None and not hasattr(test_case, "addCleanup"):
+        raise LaunchError(f"test_case is a unittest.TestCase, which stops the program at its end; got {test_case!r}")
+    resources = checked_mapping("local_resources", local_resources, "labels and PythonProcess(...)")
     options = LaunchOptions(
         launch_type=kind.value,
-        resources={label: PythonProcess.of(value) for label, value in (local_resources or {}).items()},
-        restarts=dict(restarts or {}),
+        resources={label: PythonProcess.of(value) for label, value in resources.items()},
+        restarts=checked_mapping("restarts", restarts, "labels and whole numbers"),
         seed=seed,
         termination_notice_s=DEFAULT_NOTICE_S if termination_notice_s is None else termination_notice_s,
         run_directory=_directory(run_directory),
@@ -103,6 +106,8 @@ def _directory(path: str | Path | None) -> Path | None:
 
 
 def _launcher(launch_type: LaunchType | str | Launcher | None) -> tuple[Launcher, LaunchType]:
+    if isinstance(launch_type, type):
+        raise LaunchError(f"{launch_type.__name__} is a class: give an object, such as lp.Processes() or lp.Threads()")
     if isinstance(launch_type, Launcher):
         kind = (
             LaunchType.LOCAL_MULTI_THREADING if isinstance(launch_type, Threads) else LaunchType.LOCAL_MULTI_PROCESSING
@@ -117,10 +122,10 @@ def _launcher(launch_type: LaunchType | str | Launcher | None) -> tuple[Launcher
 def _one_program(programs: Program | Sequence[Program]) -> Program:
     if isinstance(programs, Program):
         return programs
-    found = list(programs)
+    found = list(programs) if isinstance(programs, Iterable) else [programs]
     if len(found) == 1 and isinstance(found[0], Program):
         return found[0]
     raise ProgramError(
-        f"launch() takes one program, or a list with one, got {found!r}: call launch() once for each; "
+        f"launch() takes one program, or a list with one, got {programs!r}: call launch() once for each; "
         "programs in one process do not disturb one another"
     )

@@ -21,6 +21,7 @@ from typing import Any, final
 
 import cloudpickle
 
+from launch.checked import checked_names
 from launch.import_guard import importing
 from launch.settings import Settings, nearest
 from topology.errors import ProgramError, TopologyError
@@ -65,7 +66,7 @@ class Agent:
     @property
     def preload(self) -> tuple[str, ...]:
         """Modules its nodes need: a launcher of processes may import them once for all. From `PRELOAD`."""
-        return tuple(getattr(self.module, "PRELOAD", ()))
+        return checked_names(f"PRELOAD of agent {self.name!r}", getattr(self.module, "PRELOAD", ()))
 
     def build(self, texts: Mapping[str, str]) -> Program:
         """The program with these settings.

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
 
+from launch.checked import checked_count, checked_mapping, checked_seconds, checked_whole
 from launch.python_process import PythonProcess
 from launch.supervisor import RestartPolicy
 from topology.context import derive_seeds
-from topology.errors import LaunchError
 from topology.executable import Executable
 from topology.program import Program
 
@@ -50,11 +50,12 @@ class LaunchOptions:
     check_serializable: bool = False
 
     def __post_init__(self) -> None:
-        if self.termination_notice_s < 0:
-            raise LaunchError(f"termination_notice_s must be at least 0, got {self.termination_notice_s}")
-        for label, count in self.restarts.items():
-            if count < 0:
-                raise LaunchError(f"restarts[{label!r}] must be at least 0, got {count}")
+        restarts = checked_mapping("restarts", self.restarts, "labels and whole numbers")
+        counts = {label: checked_count(f"restarts[{label!r}]", count) for label, count in restarts.items()}
+        object.__setattr__(self, "restarts", counts)
+        object.__setattr__(self, "seed", checked_whole("seed", self.seed))
+        notice_s = checked_seconds("termination_notice_s", self.termination_notice_s)
+        object.__setattr__(self, "termination_notice_s", notice_s)
 
 
 @final

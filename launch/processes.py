@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+from launch.checked import checked_names
 from launch.output import OutputPump
 from launch.plan import LaunchOptions, Plan, PlannedNode, make_plan
 from launch.process_backend import ProcessBackend
@@ -28,6 +29,10 @@ class Processes:
     """
 
     preload: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.preload is not None:
+            object.__setattr__(self, "preload", checked_names("Processes(preload=...)", self.preload))
 
     def plan(self, program: Program, options: LaunchOptions) -> Plan:
         plan = make_plan(program, options, serialize=True)

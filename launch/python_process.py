@@ -31,9 +31,15 @@ class PythonProcess:
     env: Mapping[str, str | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for field_name in ("args", "interpreter_args", "env"):
+            value = getattr(self, field_name)
+            if not isinstance(value, Mapping):
+                raise LaunchError(f"PythonProcess({field_name}=...) is a dict, got {value!r}; leave it out for none")
         for name, value in self.env.items():
             if not isinstance(name, str) or not (value is None or isinstance(value, str)):
                 raise LaunchError(f"PythonProcess(env=...) maps names to strings (or None), got {name!r}: {value!r}")
+            if not name or "=" in name or "\0" in name + (value or ""):
+                raise LaunchError(f"PythonProcess(env=...): the system knows no variable {name!r} = {value!r}")
 
     @staticmethod
     def of(value: object) -> PythonProcess:

@@ -77,6 +77,7 @@ class ProgramGraph:
         """
         if group is None:
             return self._nodes
+        self._check_text(group)
         if group in self._groups:
             return tuple(self._groups[group])
         return self.node(group).inner
@@ -87,6 +88,7 @@ class ProgramGraph:
         Raises:
             LookupError: there is none.
         """
+        self._check_text(name)
         try:
             return self._by_name[name]
         except KeyError:
@@ -121,7 +123,12 @@ class ProgramGraph:
         edges = (edge for edge in self._edges if _is_in(edge.caller, caller) and _is_in(edge.target, target))
         return tuple(dict.fromkeys(edge.argument for edge in edges))
 
+    def _check_text(self, name: object) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"a node or group goes by its name, such as 'actor/0' or 'actor', got {name!r}")
+
     def _check(self, name: str) -> None:
+        self._check_text(name)
         if name not in self._by_name and name not in self._groups:
             raise self._unknown(name)
 

@@ -133,6 +133,7 @@ class Program:
             if label not in self._groups
         ]
         nodes = list(self._check_kinds(faults))
+        faults += _placed_twice(nodes)
         owners = _owners(nodes, faults)
         for label, index, node in nodes:
             faults += [f"{label}/{index}: {fault}" for fault in node.faults()]
@@ -184,6 +185,22 @@ class Program:
             )
             for label, index, node in self.named_nodes()
         ]
+
+
+def _placed_twice(nodes: Iterable[tuple[str, int, Node[Any]]]) -> Iterator[str]:
+    """A fault for every place that a node has beside its first: it would run in both."""
+    first: dict[int, str] = {}
+    for label, index, node in nodes:
+        for place, part in _walk(f"{label}/{index}", node):
+            known = first.setdefault(id(part), place)
+            if known != place:
+                yield f"{place}: this {type(part).__name__} is {known} already: make a new node for each place"
+
+
+def _walk(place: str, node: Node[Any]) -> Iterator[tuple[str, Node[Any]]]:
+    yield place, node
+    for position, inner in enumerate(node.inner_nodes):
+        yield from _walk(f"{place}.nodes[{position}]", inner)
 
 
 def _owners(nodes: Iterable[tuple[str, int, Node[Any]]], faults: list[str]) -> dict[Address, str]:

@@ -376,3 +376,11 @@ def test_a_thousand_nodes_take_a_fraction_of_a_second(build):
     outputs = [str(graph), graph.to_mermaid(), graph.to_dot(), graph.to_svg()]
     assert time.perf_counter() - start < 2.0  # 0.25 s on the machine this was written on
     assert max(map(len, outputs)) < 20_000  # for people: the size does not grow with the group
+
+
+@pytest.mark.parametrize("name", [None, 5, []])
+def test_a_name_is_a_text(build, name):
+    graph = build().graph()
+    for ask in (graph.node, graph.targets_of, graph.callers_of, lambda name: graph.target("actor/0", name)):
+        with pytest.raises(TypeError, match="a node or group goes by its name, such as 'actor/0'"):
+            ask(name)

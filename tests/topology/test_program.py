@@ -147,11 +147,12 @@ def test_one_error_lists_every_fault(service):
     with pytest.raises(SerializationError) as caught:
         program.validate(serialize=True, labels=["lerner"])
     text = str(caught.value)
-    assert "7 faults" in text
+    assert "8 faults" in text
     for expected in (
         "unknown label 'lerner' in the launch options: did you mean 'learner'?; the groups are 'script', 'learner', "
         "'box', 'actor', 'stand-in'",
         "stand-in/0: Mock is not a kind of lp.Node",
+        "box/0.nodes[0]: this ServiceNode is learner/0 already",
         "box/0 and learner/0 both listen at <Address service>",
         "script/0: the argument sources[1] is a handle of a node that is not in the program",
         "box/0: the argument nodes[1].args[0] is a handle of a node that is not in the program",
@@ -159,7 +160,7 @@ def test_one_error_lists_every_fault(service):
         "actor/0: key['deep'][0] = <unlocked _thread.lock object",
     ):
         assert f"  - {expected}" in text
-    assert len(caught.value.faults) == 7
+    assert len(caught.value.faults) == 8
 
 
 def test_pickling_matters_only_to_programs_that_travel():
@@ -269,3 +270,29 @@ def test_a_misspelt_label_names_the_one_that_was_meant():
     program.add_node(lp.PyNode(print), label="worker")
     (fault,) = program.faults(labels=["wroker"])
     assert "did you mean 'worker'?" in fault
+
+
+def test_a_node_stands_in_one_place_only():
+    node, other = lp.PyNode(print), lp.PyNode(print)
+    program = lp.Program("p")
+    program.add_node(lp.MultiThreadingColocation([node, node]), label="box")
+    program.add_node(node, label="a")
+    program.add_node(lp.MultiThreadingColocation([lp.MultiProcessingColocation([other])]), label="b")
+    program.add_node(lp.MultiThreadingColocation([other]), label="c")
+    assert program.faults() == [
+        f"{place}: this PyNode is {first} already: make a new node for each place"
+        for place, first in [
+            ("box/0.nodes[1]", "box/0.nodes[0]"),
+            ("a/0", "box/0.nodes[0]"),
+            ("c/0.nodes[0]", "b/0.nodes[0].nodes[0]"),
+        ]
+    ]
+
+
+@pytest.mark.parametrize("kind", [lp.MultiThreadingColocation, lp.MultiProcessingColocation])
+@pytest.mark.parametrize(
+    ("nodes", "text"), [("x", "got 'x' at 0"), ([1], "got 1 at 0"), (5, "got 5"), (None, "got None")]
+)
+def test_a_colocation_is_of_nodes(kind, nodes, text):
+    with pytest.raises(TypeError, match=text):
+        kind(nodes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, final
 
@@ -22,9 +22,15 @@ _NUDGE_S = 0.1  # from the stop to the interrupt of nodes that never look at it
 class _Colocation(Node[None]):
     def __init__(self, nodes: Sequence[Node[Any]]) -> None:
         super().__init__()
-        if not nodes:
-            raise ProgramError(f"{type(self).__name__}() takes at least one node, got none")
+        name = type(self).__name__
+        if not isinstance(nodes, Iterable):
+            raise TypeError(f"{name}() takes a list of nodes, got {nodes!r}")
         self._nodes = list(nodes)
+        if not self._nodes:
+            raise ProgramError(f"{name}() takes at least one node, got none")
+        for position, node in enumerate(self._nodes):
+            if not isinstance(node, Node):
+                raise TypeError(f"{name}() takes a list of nodes such as CourierNode(...), got {node!r} at {position}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._nodes}>"
@@ -152,8 +158,10 @@ class MultiProcessingColocation(_Colocation):
 
     def __init__(self, nodes: Sequence[Node[Any]], num_retries_on_failure: int = 0) -> None:
         super().__init__(nodes)
-        if num_retries_on_failure < 0:
-            raise ProgramError(f"num_retries_on_failure must be at least 0, got {num_retries_on_failure}")
+        if not isinstance(num_retries_on_failure, int) or num_retries_on_failure < 0:
+            raise ProgramError(
+                f"num_retries_on_failure is a whole number of at least 0, got {num_retries_on_failure!r}"
+            )
         self._num_retries_on_failure = num_retries_on_failure
 
     def run(self) -> None:
