@@ -9,9 +9,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from topology.testing import no_leaks
+
+hypothesis.settings.register_profile("tests", deadline=None)  # pytest's is the deadline: examples wait for the machine
+hypothesis.settings.load_profile("tests")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
