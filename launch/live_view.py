@@ -84,7 +84,7 @@ def _counters(watch: RunWatch) -> Iterator[Figure]:
     for key in dict.fromkeys([*own, "actor_steps", "learner_steps"]):
         series = metrics.counter(key)
         if series is not None:
-            rate = series.rate()
+            rate = series.rate(watch.started)
             remark = f"{short_number(_rounded(rate))}/s" if math.isfinite(rate) and not watch.ended else ""
             yield Figure(key.replace("_", " "), f"{series.latest:,.0f}", remark)
 
@@ -106,6 +106,8 @@ def _sizes(watch: RunWatch) -> Iterator[Figure]:
     if watch.ended:  # the last that was reported is not that of the end
         return
     for series in watch.metrics.find("replay_size")[:1]:
+        if series.latest_time < watch.started:
+            continue
         yield Figure("replay size", f"{series.latest:,.0f}")
 
 

@@ -7,6 +7,7 @@ later, and holds a bounded number of points however long the run is.
 
 from __future__ import annotations
 
+import bisect
 import json
 import math
 from array import array
@@ -55,6 +56,7 @@ class Series:
 
     Attributes:
         latest: the newest value.
+        latest_time: when it was measured.
         times: of the history, in seconds since the epoch.
         values: of the history.
         weights: how many episodes each value of the history stands for, those thinned out before it included.
@@ -62,7 +64,7 @@ class Series:
     """
 
     def __init__(self) -> None:
-        self.latest = float("nan")
+        self.latest = self.latest_time = float("nan")
         self.times = array("d")
         self.values = array("d")
         self.weights = array("d")
@@ -77,7 +79,7 @@ class Series:
         """Adds a point, the mean of so many `episodes`. `time` is in seconds since the epoch and does not go back."""
         weight = 1.0 if episodes is None else episodes
         self.counts_episodes |= episodes is not None
-        self.latest = value
+        self.latest, self.latest_time = value, time
         self._recent.append((value, weight))
         self._skipped += weight
         if not self._marks or time - self._marks[-1][0] >= _MARK_SPACING_S:
@@ -112,12 +114,22 @@ class Series:
                 break
         return total, count
 
-    def rate(self) -> float:
-        """Growth per second over the last points (20 s of them, when they come twice a second); nan when unknown."""
-        if len(self._marks) < 2:
+    def rate(self, since: float = 0.0) -> float:
+        """Growth per second over the last points (20 s of them, when they come twice a second); nan when unknown.
+
+        Args:
+            since: leaves out what is older: of the run that this one goes on with.
+        """
+        marks = [mark for mark in self._marks if mark[0] >= since]
+        if len(marks) < 2:
             return float("nan")
-        (start, first), (end, last) = self._marks[0], self._marks[-1]
+        (start, first), (end, last) = marks[0], marks[-1]
         return (last - first) / (end - start) if end > start else float("nan")
+
+    def before(self, time: float) -> float:
+        """The last value of the history before `time`; 0 when there is none."""
+        count = bisect.bisect_left(self.times, time)
+        return self.values[count - 1] if count else 0.0
 
 
 @final

@@ -83,7 +83,8 @@ def _numbers(watch: RunWatch) -> list[tuple[str, str]]:
     for key in ("actor_steps", "learner_steps", "actor_episodes"):
         series = watch.metrics.counter(key)
         if series is not None:
-            rate = f"  ({short_number(series.latest / watch.elapsed_s)}/s)" if watch.elapsed_s > 0 else ""
+            made = series.latest - series.before(watch.started)
+            rate = f"  ({short_number(made / watch.elapsed_s)}/s)" if watch.elapsed_s > 0 else ""
             rows.append((key.replace("_", " "), f"{series.latest:,.0f}{rate}"))
     rows += [(curve.name, _extremes(curve)) for curve in find_curves(watch.metrics)]
     if states := node_text(watch):

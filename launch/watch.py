@@ -92,9 +92,14 @@ class RunWatch:
         return self.state["state"] in ENDED_STATES or self.state["state"] == LOST
 
     @property
+    def started(self) -> float:
+        """When the run began; what was measured before is of the run that it goes on with."""
+        return float(self.state.get("started") or 0.0)
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds the run has taken, or took; of a lost run, until the last thing that its nodes measured."""
-        started, ended = self.state.get("started") or 0.0, self.state.get("ended")
+        started, ended = self.started, self.state.get("ended")
         if ended is None and self.ended:
             span = self.metrics.span()
             ended = span[1] if span else started
@@ -104,7 +109,9 @@ class RunWatch:
     def progress(self) -> float:
         """How much is done, 0 to 1; nan when the program does not say."""
         counter = self.metrics.counter("progress")
-        return float("nan") if counter is None else min(1.0, max(0.0, counter.latest))
+        if counter is None or (counter.latest_time < self.started and not self.ended):
+            return float("nan")
+        return min(1.0, max(0.0, counter.latest))
 
     @property
     def left_s(self) -> float:
@@ -112,7 +119,7 @@ class RunWatch:
         series = self.metrics.counter("progress")
         if series is None or self.ended or len(series.times) < 2:
             return float("nan")
-        rate = series.rate()
+        rate = series.rate(self.started)
         return (1.0 - self.progress) / rate if math.isfinite(rate) and rate > 0 else float("nan")
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from launch.live_view import PlainView, RichView, duration, follow, headline, make_view, progress_line, render
 from launch.run_directory import RunDirectory
+from launch.summary import print_summary
 from launch.watch import RunWatch
 from topology.clock import SystemClock
 from topology.errors import LaunchError
@@ -109,6 +111,27 @@ def test_at_the_end_all_nodes_have_ended_and_nothing_old_is_shown(make_run: Call
     nodes = (("counter", 0, "failed"), ("actor", 0, "stopped"))
     watch = watch_of(make_run("toy-2", state="failed", ended=STARTED + 40, nodes=nodes))
     assert progress_line(watch).endswith("| nodes 1 failed, 1 ended")
+
+
+def test_a_run_that_goes_on_has_its_own_rates_and_progress(make_run: Callable[..., RunDirectory]) -> None:
+    earlier = {**METRICS["counter-0"][-1], "time": STARTED - 100, "progress": 1.0}
+    size = {"time": STARTED - 100, "replay_size": 4000}
+    directory = make_run(metrics={"counter-0": [earlier], "learner-0": [size]})
+    assert progress_line(watch_of(directory, 1)) == (
+        "   0:01 running | actor steps 4,000 | learner steps 400 | nodes 2/2"
+    )
+    rows = [
+        {"time": STARTED + i, "actor_steps": 4000 + 100 * i, "learner_steps": 400, "progress": 0.5 + i / 100}
+        for i in range(1, 11)
+    ]
+    text = "".join(json.dumps(row) + "\n" for row in [earlier, *rows])
+    directory.metrics_path("counter", 0).write_text(text)
+    line = progress_line(watch_of(directory, 10))
+    assert "running 60% | left 0:40 | actor steps 5,000 (100/s)" in line
+    directory.update_state(state="finished", ended=STARTED + 10)
+    console = Console(file=io.StringIO(), width=100)
+    print_summary(watch_of(directory), console)
+    assert "5,000  (100/s)" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_other_agents_have_other_groups_and_keys(make_run: Callable[..., RunDirectory]) -> None:
