@@ -79,6 +79,12 @@ def test_without_a_memory_there_is_nothing_to_learn(tmp_path, seed):
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_it_balances_a_pole_whose_velocity_it_does_not_see(tmp_path, seed):
     config = r2d2.R2D2Config(
-        environment="cartpole_hidden", seed=seed, max_actor_steps=20_000, final_evaluation_episodes=20
+        environment="cartpole_hidden",
+        seed=seed,
+        trace_length=24,
+        replay_period=12,
+        samples_per_insert=64.0,
+        max_actor_steps=40_000,
+        final_evaluation_episodes=20,
     )
     assert run_as_processes(r2d2.r2d2(config), r2d2.PRELOAD, tmp_path, seed) >= 400
