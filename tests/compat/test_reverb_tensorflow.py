@@ -364,7 +364,10 @@ def test_an_iterator_that_is_blocked_can_be_deleted(stage: str) -> None:
             dataset = dataset.batch(3)
         if stage == "interleave":
             dataset = tf.data.Dataset.range(2).interleave(
-                lambda _: make("trajectory", client, "few"), cycle_length=2, num_parallel_calls=2
+                lambda _: make("trajectory", client, "few"),
+                cycle_length=2,
+                num_parallel_calls=2,
+                deterministic=False,  # else the first waits for its turn while the other may have taken all items
             )
         populate(client, "few", items=3)
         iterator = iter(dataset.prefetch(8))
@@ -385,6 +388,14 @@ def test_a_server_that_stops_wakes_readers() -> None:
         server.stop()
         with pytest.raises(tf.errors.OpError, match="replay server was stopped"):
             reading.result(TIMEOUT_S)
+
+
+def test_a_time_limit_holds_where_no_server_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("topology.nodes.replay.links._GRACE_S", 0.1)
+    types = (tf.float32,), (tf.TensorShape([1]),)
+    dataset = reverb.TrajectoryDataset("localhost:1", "dist", *types, 10, rate_limiter_timeout_ms=0)
+    with pytest.raises(tf.errors.OpError, match="is it running"):
+        next(iter(dataset))
 
 
 def test_a_session_is_closed_while_an_operation_waits() -> None:

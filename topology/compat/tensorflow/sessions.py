@@ -17,12 +17,14 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
+from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.compat.reverb.server import service_here
 from topology.compat.reverb.texts import dtype_text, shape_text, signature_text
-from topology.compat.tensorflow.streams import Columns, Stream, columns_of, steps_of
+from topology.compat.tensorflow.streams import Columns, Stream, columns_of, no_answer, steps_of
 from topology.errors import ReplayError
 from topology.nodes.replay import Client, SampleInfo, Spec, TableInfo
 from topology.nodes.replay.datasets import DatasetOptions
+from topology.nodes.replay.links import patience
 from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.structure import flatten
 
@@ -94,6 +96,7 @@ class SampleSession:
             self._client, self._table, plan.options, plan.batch_size, drop_remainder=plan.drop_remainder
         )
         self._infos: Future[dict[str, TableInfo]] = self._client.link.submit("server_info")
+        self._patience = Deadline(patience(plan.options.timeout_s), SYSTEM_CLOCK)
         self._admitted: tuple[Any, ...] | None = None
         self.empty: Columns = [
             np.empty((0, *(size or 0 for size in spec.shape)), spec.dtype) for spec in (*INFO_SPEC, *plan.specs)
@@ -103,14 +106,17 @@ class SampleSession:
         """See `Session`.
 
         Raises:
+            NoAnswer: the server does not answer, and the time is over.
             ValueError: the table's signature is another one.
         """
         try:
             infos = self._infos.result(wait_s)
         except TimeoutError:
-            if not self._infos.done():
+            if self._infos.done():
+                raise
+            if not self._patience.expired:
                 return None
-            raise
+            raise no_answer(self._client) from None
         if self._table not in infos:
             return f"Priority table {self._table} was not found"
         signature = infos[self._table].signature

@@ -13,14 +13,15 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.errors import CourierError, ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay import Client
 from topology.nodes.replay.datasets import DatasetOptions
-from topology.nodes.replay.links import SampleCallArguments
+from topology.nodes.replay.links import NoAnswer, SampleCallArguments
 from topology.nodes.replay.messages import SampleBatch, SampleGroup
 from topology.nodes.replay.stopping import reason_of
 
-__all__ = ["Columns", "Stream", "columns_of", "steps_of"]
+__all__ = ["Columns", "Stream", "columns_of", "no_answer", "steps_of"]
 
 Columns: TypeAlias = "list[npt.NDArray[Any]]"
 """The fields of SampleInfo, then the leaves of the data: arrays of one length, [n, ...] each."""
@@ -63,8 +64,7 @@ class Stream:
             self._most_requests = max(options.in_flight // batch_size, 1)
         self._unasked: float = math.inf if options.max_samples < 0 else options.max_samples
         self._lock = threading.Lock()
-        self._requests: deque[tuple[int, Future[SampleBatch]]] = deque()
-        self._rest: Future[SampleBatch] | None = None
+        self._requests: deque[tuple[int, Future[SampleBatch], Deadline]] = deque()
         self._closed = False
 
     def poll(self, wait_s: float) -> SampleBatch | None:
@@ -72,7 +72,7 @@ class Stream:
 
         Raises:
             StopIteration: there will be no more.
-            ReplayError, CourierError: the server refused, or is gone.
+            ReplayError, CourierError: the server refused, is gone, or does not even say that the time is over.
         """
         with self._lock:
             if self._closed:
@@ -80,7 +80,7 @@ class Stream:
             self._ask()
             if not self._requests:
                 raise StopIteration
-            size, future = self._requests[0]
+            size, future, patience = self._requests[0]
         try:
             batch = future.result(wait_s)
         except CancelledError:
@@ -88,9 +88,12 @@ class Stream:
         except ReplayDeadlineExceeded:
             return self._last()
         except TimeoutError:
-            if not future.done():
+            if future.done():
+                raise
+            if not patience.expired:
                 return None
-            raise
+            self.close()
+            raise no_answer(self._client) from None
         except (ReplayError, CourierError) as error:
             self.close()
             reason = reason_of(error)
@@ -108,7 +111,8 @@ class Stream:
                 return
             self._unasked -= size
             request = SampleCallArguments(self._table, size, self._timeout_s, some=self._batch_size is None)
-            self._requests.append((size, self._client.link.submit_sample(request)))
+            reply = self._client.link.submit_sample(request)
+            self._requests.append((size, reply, Deadline(request.patience_s, SYSTEM_CLOCK)))
 
     def _last(self) -> SampleBatch:
         """What was drawn for the batch that did not become full before the time was over, then the end."""
@@ -126,8 +130,16 @@ class Stream:
         with self._lock:
             self._closed = True
             requests, self._requests = list(self._requests), deque()
-        for _, future in reversed(requests):  # the last first: what was drawn for the first goes to nobody else
+        for _, future, _ in reversed(requests):  # the last first: what was drawn for the first goes to nobody else
             future.cancel()
+
+
+def no_answer(client: Client) -> NoAnswer:
+    """The error of a reader who has waited for longer than the time allowed, and heard nothing."""
+    return NoAnswer(
+        f"the replay server at {client.server_address} did not even say that the time is over; is it running, and is "
+        "that its address?"
+    )
 
 
 def columns_of(batch: SampleBatch) -> Iterator[Columns]:
