@@ -71,6 +71,8 @@ def _leaks(before: _Possessions, deadline: Deadline, allowed: tuple[str, ...]) -
     if _Possessions.now() != before:
         gc.collect()  # what is garbage already ends its threads and sockets when it is collected
     for thread in threading.enumerate():
+        if isinstance(thread, threading._DummyThread):  # noqa: SLF001 - of a library, not of Python: nothing to wait for
+            continue
         if thread not in before.threads and not (allowed and thread.name.startswith(allowed)):
             thread.join(deadline.remaining())
             if thread.is_alive():
