@@ -247,6 +247,14 @@ def test_transitions_span_several_steps(dqn):
     assert ends.sum() == 3 * 4  # 2 episodes in each of 2 environments
 
 
+def test_rewards_are_scaled_and_returns_are_not(ppo):
+    sampler = FragmentSampler(ppo, environments, 9, discount=0.99, trace_decay=None, reward_scale=0.1)
+    batch = sampler.sample()
+    assert batch["rewards"].dtype == np.float32
+    assert sorted(np.abs(batch["rewards"]))[-2:] == pytest.approx([0.1, 0.1])
+    assert [abs(episode.episode_return) for episode in sampler.drain_episodes()] == [1.0, 1.0]
+
+
 def test_a_sampler_recovers(ppo):
     made = []
 

@@ -198,6 +198,7 @@ class _FlowActorCritic(FlowAgent[ActorCriticT]):
             self.config.fragment_length,
             discount=self.config.discount,
             trace_decay=None if isinstance(self.config, IMPALAConfig) else self.config.trace_decay,
+            reward_scale=self.config.reward_scale,
         )
 
 

@@ -141,6 +141,7 @@ class FragmentSampler(_JaxSampler):
         fragment_length: steps of each environment in a fragment.
         discount: factor for each step.
         trace_decay: lambda of the advantages; None for a batch without advantages.
+        reward_scale: factor of the rewards in a batch; returns of episodes are told as they are.
     """
 
     def __init__(
@@ -151,8 +152,10 @@ class FragmentSampler(_JaxSampler):
         *,
         discount: float,
         trace_decay: float | None,
+        reward_scale: float = 1.0,
     ) -> None:
         self._discount = discount
+        self._reward_scale = reward_scale
         self._trace_decay = trace_decay
         self._adders: list[_Steps] = []
         super().__init__(policy, make_environments, fragment_length)
@@ -169,7 +172,7 @@ class FragmentSampler(_JaxSampler):
         batch = {
             SampleBatch.OBS: obs,
             SampleBatch.ACTIONS: actions,
-            SampleBatch.REWARDS: rewards.astype(np.float32),
+            SampleBatch.REWARDS: (self._reward_scale * rewards).astype(np.float32),
             SampleBatch.TERMINATEDS: terminateds,
             SampleBatch.TRUNCATEDS: truncateds,
             SampleBatch.ACTION_DIST_INPUTS: logits,
