@@ -16,7 +16,9 @@ from topology.context import StopToken
 from topology.node import Node
 from topology.nodes.colocation import MultiProcessingColocation, MultiThreadingColocation
 from topology.nodes.courier import Client, Server
+from topology.nodes.courier.core import Core
 from topology.nodes.courier.node import CacherNode, CourierHandle, CourierNode
+from topology.nodes.courier.options import ClientOptions, seconds
 from topology.nodes.python import PyClassNode, PyNode
 from topology.nodes.replay.node import ReverbHandle, ReverbNode
 
@@ -79,7 +81,15 @@ def _construct_client(
 ) -> None:
     """The original's parameters in the original's order. Nothing is compressed, and tensors travel whole."""
     del compress, chunk_tensors
-    _our_client(client, server_address, call_timeout=call_timeout, wait_for_ready=wait_for_ready, **options)
+    options |= {"wait_for_ready": wait_for_ready}
+    try:
+        _our_client(client, server_address, call_timeout=call_timeout, **options)
+    except ValueError:
+        if ":" in server_address:
+            raise
+        # A name, as those of a naming service: no fault yet, but every call fails.
+        core = Core(server_address, ClientOptions(call_timeout_s=seconds(call_timeout), **options))
+        client._attach(core)  # noqa: SLF001 - what its constructor does next
 
 
 _our_client = Client.__init__
