@@ -96,6 +96,10 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
         """What the graph gives each actor to explore with, e.g. its epsilon; None where it gives nothing."""
         return [None] * self.config.num_actors
 
+    def actor_arguments(self) -> list[list[Any]]:
+        """What the graph of `build` gives each actor beside the handles: how it explores, if at all."""
+        return [[] if exploration is None else [exploration] for exploration in self.explorations()]
+
     # --- nodes -------------------------------------------------------------------------------------------------------
 
     def replay(self) -> list[Table]:
@@ -233,9 +237,8 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
         sources = self.add_inference(program, self.add_cachers(program, learner))
         with program.group("actor"):
             # Actors use the learner, or the cachers or inference servers, in turn.
-            for actor_id, exploration in enumerate(self.explorations()):
+            for actor_id, given in enumerate(self.actor_arguments()):
                 source = sources[actor_id % len(sources)]
-                given = [] if exploration is None else [exploration]
                 program.add_node(lp.CourierNode(self.actor, replay, source, counter, *given))
         return program
 

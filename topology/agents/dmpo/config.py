@@ -47,7 +47,7 @@ class DMPOConfig(ReplayConfig):
     environment: str = "gym:Pendulum-v1"
     num_actors: int = 2
     num_caches: int = 0
-    max_actor_steps: int | None = 20_000
+    max_actor_steps: int | None = 30_000
     batch_size: int = 64
     final_evaluation_episodes: int = 20
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-import topology as lp
 from topology.agents.core import distributed
 from topology.agents.core.distributed import DistributedAgent
 from topology.agents.core.replay import make_rate_limiter
@@ -76,21 +75,5 @@ class DMPO(DistributedAgent[DMPOConfig]):
         del actor_id
         return super().actor(replay, source, counter)
 
-    def build(self, name: str | None = None) -> Program:
-        """The graph: replay, counter and coordinator, learner, evaluator, cachers if there are some, actors."""
-        program = lp.Program(name=name or "dmpo")
-        with program.group("replay"):
-            replay = program.add_node(self.make_replay())
-        with program.group("counter"):
-            counter = self.add_counter(program)
-        with program.group("learner"):
-            learner = program.add_node(lp.CourierNode(self.learner, replay, counter))
-        with program.group("evaluator"):
-            program.add_node(lp.CourierNode(self.evaluator, learner, counter))
-        sources = self.add_inference(program, self.add_cachers(program, learner))
-        with program.group("actor"):
-            # Actors use the learner, or the cachers or inference servers, in turn.
-            for actor_id in range(self.config.num_actors):
-                source = sources[actor_id % len(sources)]
-                program.add_node(lp.CourierNode(self.actor, replay, source, counter, actor_id))
-        return program
+    def actor_arguments(self) -> list[list[Any]]:
+        return [[actor_id] for actor_id in range(self.config.num_actors)]
