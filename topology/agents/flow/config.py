@@ -144,10 +144,13 @@ class A2CConfig(ActorCriticConfig):
         microbatch_size: steps that gradients are computed of at a time; None for the whole batch in one update.
     """
 
-    train_batch_size: int = 256
+    environments_per_actor: int = 4
+    train_batch_size: int = 128
     fragment_length: int = 16
-    learning_rate: float = 2e-3
-    max_actor_steps: int | None = 300_000
+    max_gradient_norm: float = 5.0
+    max_actor_steps: int | None = 400_000
+    entropy_cost: float = 0.001
+    standardize_advantages: bool = False
     microbatch_size: int | None = None
 
     def faults(self) -> Iterator[str]:
@@ -169,14 +172,17 @@ class IMPALAConfig(ActorCriticConfig):
         max_ratio: importance weights are clipped to this; rho-bar in the paper.
     """
 
+    environments_per_actor: int = 4
     fragment_length: int = 20
-    train_batch_size: int = 320
-    learning_rate: float = 2e-3
+    train_batch_size: int = 160
     max_gradient_norm: float = 5.0
     max_actor_steps: int | None = 300_000
+    entropy_cost: float = 0.001
+    standardize_advantages: bool = False
+    trace_decay: float = 1.0
     num_aggregators: int = 0
-    requests_per_actor: int = 2
-    queue_size: int = 4
+    requests_per_actor: int = 1
+    queue_size: int = 1
     broadcast_interval: int = 1
     max_ratio: float = 1.0
 
