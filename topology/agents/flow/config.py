@@ -216,7 +216,7 @@ class DQNConfig(FlowConfig):
 
     environments_per_actor: int = 4
     fragment_length: int = 8
-    max_actor_steps: int | None = 50_000
+    max_actor_steps: int | None = 60_000
     final_learning_rate: float = 5e-5
     constant_rate_part: float = 0.6
     max_gradient_norm: float = 40.0
@@ -227,7 +227,7 @@ class DQNConfig(FlowConfig):
     updates_per_batch: int = 8
     samples_per_insert: float = 32.0
     target_update_period: int = 400
-    priority_exponent: float = 0.6
+    priority_exponent: float = 0.0
     importance_sampling_exponent: float = 0.4
     huber_delta: float = 10.0
 

@@ -71,7 +71,7 @@ def flow_impala(config: IMPALAConfig) -> Program:
 
 
 def flow_dqn(config: DQNConfig) -> Program:
-    """DQN as an execution plan: double, n-step, prioritized."""
+    """DQN as an execution plan: double, n-step, prioritized if asked."""
     return FlowDQN(config).build("flow-dqn")
 
 
