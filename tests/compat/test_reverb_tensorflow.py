@@ -22,7 +22,7 @@ with provided():
     import reverb
     from reverb import errors, pattern_dataset, replay_sample, structured_writer, timestep_dataset, trajectory_dataset
 
-pytestmark = [pytest.mark.usefixtures("provided"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.usefixtures("provided"), pytest.mark.timeout(450)]
 
 TIMEOUT_S = 30
 STEP = tf.TensorSpec((None, None), tf.float32)
@@ -459,8 +459,41 @@ print("read", float(next(iterators[0]).data[0, 0]), flush=True)
 def test_a_process_with_blocked_iterators_ends(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(EXIT)
     command = [sys.executable, "-m", "topology.compat", "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
     assert (done.stdout, done.returncode) == ("read 1.0\n", 0), done.stderr
+
+
+OF_TENSORFLOW_1 = """
+import numpy as np
+import reverb
+import tensorflow.compat.v1 as tf
+
+tf.disable_v2_behavior()
+signature = {"x": tf.TensorSpec([None, 2], tf.float32, "x")}
+limiter = reverb.rate_limiters.MinSize(1)
+table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 10, limiter, signature=signature)
+server = reverb.Server([table])
+client = reverb.Client(f"localhost:{server.port}")
+client.insert({"x": np.ones(2, np.float32)}, {"t": 1.0})
+tf_client = reverb.TFClient(client.server_address)
+dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "t", 4)
+explicit = reverb.TrajectoryDataset(client.server_address, "t", {"x": tf.float32}, {"x": tf.TensorShape([None, 2])}, 4)
+batch = dataset.batch(3, drop_remainder=True).make_one_shot_iterator().get_next()
+single = explicit.make_one_shot_iterator().get_next()
+update = tf_client.update_priorities("t", batch.info.key, tf.fill([3], tf.constant(2.0, tf.float64)))
+with tf.Session() as session:
+    found, one, nothing = session.run((batch, single, update))
+    sample = session.run(tf_client.sample("t", {"x": tf.float32}))
+print(found.data["x"].shape, one.data["x"].shape, nothing, sample.data["x"].tolist(), sample.info.priority, flush=True)
+server.stop()
+"""
+
+
+def test_a_program_of_tensorflow_1(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(OF_TENSORFLOW_1)
+    command = [sys.executable, "-m", "topology.compat", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
+    assert (done.stdout, done.returncode) == ("(3, 1, 2) (1, 2) None [1.0, 1.0] 2.0\n", 0), done.stderr
 
 
 # -- the client -------------------------------------------------------------------------------------------------------

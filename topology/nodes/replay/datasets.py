@@ -386,6 +386,7 @@ def shapes_like(tree: Any, shapes: Any) -> list[tuple[int | None, ...]]:
             except (KeyError, IndexError, TypeError, AttributeError) as error:
                 raise ValueError(f"shapes has nothing at {show_path(path)}, where dtypes has a dtype") from error
         sizes = place.sizes if isinstance(place, _Shape) else place
+        sizes = sizes.as_list() if hasattr(sizes, "as_list") else sizes  # TensorFlow has shapes of its own
         found.append(tuple(None if size is None else int(size) for size in sizes))
     return found
 
