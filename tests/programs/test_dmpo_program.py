@@ -63,7 +63,7 @@ def reached(config, directory, timeout_s):
     assert run.wait(timeout_s)
     assert set(run.exit_codes.values()) == {0}
     final = read(directory, "evaluator-0")[-1]
-    assert (final["evaluator_final"], final["evaluator_episodes"]) == (1, 20)
+    assert (final["evaluator_final"], final["evaluator_episodes"]) == (1, 100)
     return final["evaluator_return"]
 
 

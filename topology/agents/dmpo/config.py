@@ -49,7 +49,7 @@ class DMPOConfig(ReplayConfig):
     num_caches: int = 0
     max_actor_steps: int | None = 30_000
     batch_size: int = 64
-    final_evaluation_episodes: int = 20
+    final_evaluation_episodes: int = 100
 
     hidden_sizes: tuple[int, ...] = (64, 64)
     initial_stddev: float = 0.7
