@@ -52,6 +52,7 @@ class Waker:
         self._armed = False
         self._futures: Sequence[Future[Any]] = ()
         self._alone = True  # whether nothing but `_futures` was promised
+        self._heard: weakref.WeakSet[Future[Any]] = weakref.WeakSet()  # those that tell when they are done
         self._until: float | None = None
         context = try_get_context()
         token = stop or (context.stop if context is not None else None)
@@ -76,13 +77,16 @@ class Waker:
         self._armed = True
         self._alone = False
 
-    def arm_futures(self, futures: Sequence[Future[Any]]) -> None:
-        """Wakes the thread when one of these is done: perhaps not the first, where there is nothing else to wait for.
+    def arm_futures(self, futures: Sequence[Future[Any]], *, every: bool = False) -> None:
+        """Wakes the thread when one of these is done.
 
-        Then the thread blocks on the first of the futures itself, which costs less than being woken.
+        Args:
+            futures: to be waited for.
+            every: whether all of them are needed. Then, and where there is only one, the thread blocks on the first of
+                them itself if there is nothing else to wait for: that costs less than being woken.
         """
         self._armed = True
-        if self._futures:
+        if self._futures or not (every or len(futures) == 1):
             self._alone = False
         self._futures = [*self._futures, *futures] if self._futures else futures
 
@@ -111,7 +115,9 @@ class Waker:
                 self._block_on(self._futures[0])
                 return
             for future in self._futures:
-                future.add_done_callback(self._on_done)
+                if future not in self._heard:
+                    self._heard.add(future)
+                    future.add_done_callback(self._on_done)
         with self._condition:
             if not self._armed and not self._awake and not self._stopped:
                 raise RuntimeError(

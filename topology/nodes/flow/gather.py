@@ -6,7 +6,6 @@ import abc
 import functools
 import itertools
 import os
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -90,7 +89,8 @@ class _Gather(Stage):
     def __init__(self, shards: Sequence[Shard], name: str) -> None:
         self.shards = list(shards)
         self._name = name
-        self._arrived: deque[tuple[Shard, Future[Any], bool]] = deque()
+        self._under_way: list[tuple[Shard, CallFuture, bool]] = []
+        self._arrived: deque[tuple[Shard, CallFuture, bool]] = deque()
         self._waker: Waker | None = None
 
     @property
@@ -112,12 +112,18 @@ class _Gather(Stage):
                 self._arm(waker)
                 return outcome
 
+    # Replies are looked for rather than told of: futures that nobody waits for are completed with less work.
+
     def _collect(self) -> None:
-        """Looks for replies that nobody tells of."""
+        """Takes the replies that are there."""
+        done = [entry[1].over for entry in self._under_way]
+        if any(done):
+            self._arrived += itertools.compress(self._under_way, done)
+            self._under_way = [entry for entry, over in zip(self._under_way, done, strict=True) if not over]
 
     def _arm(self, waker: Waker) -> None:
         """Promises that the waker will be woken by the next reply."""
-        waker.arm()
+        waker.arm_futures([future for _, future, _ in self._under_way])
 
     @abc.abstractmethod
     def _advance(self, waker: Waker) -> Outcome:
@@ -135,15 +141,9 @@ class _Gather(Stage):
         self._await(shard, shard.request(batch_ms), False)
 
     def _await(self, shard: Shard, future: CallFuture, is_recovery: bool) -> None:
-        future.add_done_callback(_Arrival(self, shard, is_recovery))
+        self._under_way.append((shard, future, is_recovery))
 
-    def arrived(self, shard: Shard, future: Future[Any], is_recovery: bool) -> None:
-        """A reply is there. In a thread of the client."""
-        self._arrived.append((shard, future, is_recovery))
-        if self._waker is not None:
-            self._waker.wake()
-
-    def _settle(self, shard: Shard, future: Future[Any], is_recovery: bool, waker: Waker) -> None:
+    def _settle(self, shard: Shard, future: CallFuture, is_recovery: bool, waker: Waker) -> None:
         error = future.exception()
         if is_recovery:
             if shard.recovers_until is None:
@@ -198,26 +198,12 @@ class _Gather(Stage):
 
     def _abandon(self, shard: Shard) -> None:
         """Nobody waits any more for what was asked of a worker."""
+        self._under_way = [entry for entry in self._under_way if entry[0] is not shard]
 
     def _drop_gone(self) -> None:
         for shard in self.shards:
             if shard.crew.some_are_gone and shard.crew.is_gone(shard.actor):
                 shard.ended = True
-
-
-@final
-class _Arrival:
-    """Tells a stage of a reply. What is under way does not keep a plan that everybody else has dropped."""
-
-    def __init__(self, stage: _Gather, shard: Shard, is_recovery: bool) -> None:
-        self._stage = weakref.ref(stage)
-        self._shard = weakref.ref(shard)
-        self._is_recovery = is_recovery
-
-    def __call__(self, future: Future[Any]) -> None:
-        stage, shard = self._stage(), self._shard()
-        if stage is not None and shard is not None:
-            stage.arrived(shard, future, self._is_recovery)
 
 
 @final
@@ -320,30 +306,13 @@ class BulkRounds(_Gather):
     def __init__(self, shards: Sequence[Shard], name: str, *, straggler_s: float | None = None) -> None:
         super().__init__(shards, name)
         self._straggler_s = straggler_s
-        self._under_way: list[tuple[Shard, CallFuture, bool]] = []
         self._got: dict[int, Item] = {}
         self._late_at: float | None = None
         self._asks = True
 
-    # Replies are looked for rather than told of: where a plan waits for nothing else, its thread reads them itself.
-
-    def _await(self, shard: Shard, future: CallFuture, is_recovery: bool) -> None:
-        self._under_way.append((shard, future, is_recovery))
-
-    def _collect(self) -> None:
-        done = [entry[1].over for entry in self._under_way]
-        if not any(done):
-            return
-        self._arrived += itertools.compress(self._under_way, done)
-        self._under_way = [entry for entry, over in zip(self._under_way, done, strict=True) if not over]
-
     def _arm(self, waker: Waker) -> None:
-        waker.arm_futures([future for _, future, _ in self._under_way])
-        if self._straggler_s is not None:
-            waker.arm()  # any reply matters, not only the last
-
-    def _abandon(self, shard: Shard) -> None:
-        self._under_way = [entry for entry in self._under_way if entry[0] is not shard]
+        # The round needs every reply, unless it may end without those that are late.
+        waker.arm_futures([future for _, future, _ in self._under_way], every=self._straggler_s is None)
 
     def _advance(self, waker: Waker) -> Outcome:
         self._drop_gone()
