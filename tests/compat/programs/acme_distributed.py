@@ -107,18 +107,16 @@ def build(returns: Path) -> lp.Program:
         "batch_size": 64,
         "min_replay_size": 100,
         "max_replay_size": 10_000,
-        "discount": 0.5,
         "target_update_period": 20,
-        "policy_optimizer": snt.optimizers.Adam(1e-3),
         "critic_optimizer": snt.optimizers.Adam(1e-3),
         "max_actor_steps": STEPS.value,
         "log_every": 5.0,
     }
     if AGENT.value == "d4pg":
+        common |= {"discount": 0.5, "policy_optimizer": snt.optimizers.Adam(1e-3)}
         return d4pg.DistributedD4PG(network_factory=d4pg_networks, n_step=1, **common).build()
-    return svg0_prior.DistributedSVG0(
-        network_factory=svg0_networks, sequence_length=5, samples_per_insert=512.0, **common
-    ).build()
+    common |= {"discount": 0.1, "policy_optimizer": snt.optimizers.Adam(3e-4), "samples_per_insert": 512.0}
+    return svg0_prior.DistributedSVG0(network_factory=svg0_networks, sequence_length=5, **common).build()
 
 
 def main(_: Any) -> None:
