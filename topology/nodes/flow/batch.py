@@ -41,7 +41,9 @@ class SampleBatch(dict[str, npt.NDArray[Any]]):
     @property
     def count(self) -> int:
         """Rows, which are steps of the environment."""
-        return next((len(column) for column in self.values()), 0)
+        for column in self.values():
+            return len(column)
+        return 0
 
     def env_steps(self) -> int:
         """Rows."""

@@ -82,8 +82,8 @@ class Waker:
 
         Args:
             futures: to be waited for.
-            every: whether all of them are needed. Then, and where there is only one, the thread blocks on the first of
-                them itself if there is nothing else to wait for: that costs less than being woken.
+            every: whether all of them are needed. Then, and where there is only one, the thread blocks on one after the
+                other itself if there is nothing else to wait for: that costs less than being woken.
         """
         self._armed = True
         if self._futures or not (every or len(futures) == 1):
@@ -112,7 +112,7 @@ class Waker:
         """
         if self._futures and not self._awake:
             if self._alone:
-                self._block_on(self._futures[0])
+                self._block_on_all()
                 return
             for future in self._futures:
                 if future not in self._heard:
@@ -130,11 +130,13 @@ class Waker:
         if self._stopped:
             raise ProgramStopped("the program stopped while a plan waited for its next item")
 
-    def _block_on(self, future: Future[Any]) -> None:
-        """A call that is under way ends with the program, too."""
-        timeout_s = None if self._until is None else max(0.0, self._until - self._clock.monotonic())
+    def _block_on_all(self) -> None:
+        """Until all are done, one has failed, or the time is over. Calls under way end with the program, too."""
         with contextlib.suppress(TimeoutError):
-            future.exception(timeout_s)
+            for future in self._futures:
+                timeout_s = None if self._until is None else max(0.0, self._until - self._clock.monotonic())
+                if future.exception(timeout_s) is not None:
+                    return
 
     def _on_done(self, _: Future[Any]) -> None:
         self.wake()

@@ -55,7 +55,7 @@ class _LocalRollouts(Stage):
 
 def _count_sampled(batch: Batch) -> Batch:
     counters = get_shared_metrics().counters
-    counters[STEPS_SAMPLED_COUNTER] += batch.env_steps()
+    counters[STEPS_SAMPLED_COUNTER] += batch.count
     counters[AGENT_STEPS_SAMPLED_COUNTER] += batch.agent_steps()
     return batch
 

@@ -116,8 +116,9 @@ class ParallelIteratorWorker:
         Raises:
             StreamUnknown: it was never opened here, and no spec is given.
         """
-        self._open(stream, spec)
-        deadline = Deadline(batch_ms / 1000)
+        if stream not in self._specs:
+            self._open(stream, spec)
+        deadline = Deadline(batch_ms / 1000) if batch_ms else None
         values: list[Any] = []
         versions: list[int] = []
         while True:
@@ -127,7 +128,7 @@ class ParallelIteratorWorker:
                 return values, versions, True, self.drain_notes()
             values.append(value)
             versions.append(version)
-            if deadline.expired:
+            if deadline is None or deadline.expired:
                 return values, versions, False, self.drain_notes()
 
     def next_slice(self, stream: str, spec: StreamSpec | None, part: int, parts: int, batch_ms: float = 0) -> Reply:
