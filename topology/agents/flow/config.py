@@ -41,7 +41,7 @@ class FlowConfig(CheckedConfig):
     environments_per_actor: int = 8
     fragment_length: int = 32
     seed: int = 0
-    max_actor_steps: int | None = 150_000
+    max_actor_steps: int | None = 100_000
     hidden_sizes: tuple[int, ...] = (64, 64)
     discount: float = 0.99
     learning_rate: float = 1e-3
