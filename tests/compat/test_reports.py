@@ -279,8 +279,13 @@ def test_a_late_node_is_killed_and_the_script_goes_on(run: Run) -> None:
         from absl import app
         import launchpad as lp
 
-        def deaf():
+        class Stops:
+            def now(self):
+                lp.stop()
+
+        def deaf(stops):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            stops.futures.now()
             while True:
                 try:
                     time.sleep(1)
@@ -289,8 +294,8 @@ def test_a_late_node_is_killed_and_the_script_goes_on(run: Run) -> None:
 
         def main(_):
             program = lp.Program("report")
-            program.add_node(lp.PyNode(deaf), label="deaf")
-            program.add_node(lp.PyNode(lp.stop), label="stops")
+            stops = program.add_node(lp.CourierNode(Stops), label="stops")
+            program.add_node(lp.PyNode(deaf, stops), label="deaf")
             lp.launch(program, "local_mp").wait()
             print("the line after")
 
