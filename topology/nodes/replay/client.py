@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topology.errors import ReplayDeadlineExceeded, TableNotFound
+from topology.nodes.courier.transport import parse_address
 from topology.nodes.replay.assembly import Assembler, first_item, steps_of
 from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, TableInfo
@@ -38,6 +39,9 @@ class Client:
         service: the server's service, in its own process: calls go to it directly.
         patience_s: how long writers wait for a server that went away to come back; None for ever. After that, calls
             of the writer raise `ConnectionBroken`; it keeps what is not confirmed, and the next call waits again.
+
+    Raises:
+        ValueError: `server_address` is no address.
     """
 
     trajectory_writer_kind: ClassVar[type[TrajectoryWriter]] = TrajectoryWriter
@@ -51,6 +55,8 @@ class Client:
         service: ReplayService | None = None,
         patience_s: float | None = 60.0,
     ) -> None:
+        if service is None:
+            parse_address(server_address)
         link = RemoteLink(server_address, secret) if service is None else LocalLink(service)
         self._set_up(server_address, link, patience_s)
 
