@@ -1,7 +1,7 @@
 """A guard around every test: whoever leaves a thread, a child process, a socket or shared memory behind fails.
 
-And Ctrl-C as a terminal has it: a shell starts what it puts in the background with SIGINT ignored, and so would all the
-scripts be that the tests press it for.
+And Ctrl-C and Ctrl-\\ as a terminal has them: a shell starts what it puts in the background with both ignored, and so
+would all the scripts be that the tests press them for.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ hypothesis.settings.load_profile("tests")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
