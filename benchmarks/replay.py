@@ -129,8 +129,8 @@ def write_batches(client: replay.Client, kind: str, count: int) -> float:
 
 def read_batches(client: replay.Client, kind: str, seconds: float) -> float:
     size = 32 if kind == "sequences" else BATCH
-    # The fastest found, as for the peer: of large batches, few stay in the processor's cache.
-    with client.batches("table", size, prefetch=4 if kind == "small" else 1) as batches:
+    # The fastest found, as for the peer.
+    with client.batches("table", size, prefetch=4 if kind == "small" else 3) as batches:
         for _ in range(6):
             next(batches)
         done, start = 0, time.perf_counter()
