@@ -34,6 +34,15 @@ class CheckedConfig:
         """A fault for each of these settings that is below 1."""
         return (f"{name}={getattr(self, name)}: at least 1" for name in names if getattr(self, name) < 1)
 
+    def one_below_one(self, *names: str) -> Iterator[str]:
+        """A fault for each of these settings, tuples of numbers, that has one below 1."""
+        values = ((name, getattr(self, name)) for name in names)
+        return (f"{name}={value}: each at least 1" for name, value in values if any(size < 1 for size in value))
+
+    def negative(self, *names: str) -> Iterator[str]:
+        """A fault for each of these settings that is below 0."""
+        return (f"{name}={getattr(self, name)}: at least 0" for name in names if getattr(self, name) < 0)
+
     def not_positive(self, *names: str) -> Iterator[str]:
         """A fault for each of these settings that is not above 0."""
         return (f"{name}={getattr(self, name)}: above 0" for name in names if not getattr(self, name) > 0)
@@ -128,9 +137,7 @@ class AgentConfig(CheckedConfig):
         yield from self.not_positive("checkpoint_period_s")
         if self.max_actor_steps is not None and self.max_actor_steps < 1:
             yield f"max_actor_steps={self.max_actor_steps}: at least 1, or None for a run without end"
-        for name in ("num_caches", "final_evaluation_episodes", "inference_servers", "inference_timeout_ms"):
-            if getattr(self, name) < 0:
-                yield f"{name}={getattr(self, name)}: at least 0"
+        yield from self.negative("num_caches", "final_evaluation_episodes", "inference_servers", "inference_timeout_ms")
         if self.cache_stale_ms <= self.cache_refresh_ms:
             yield (
                 f"cache_stale_ms={self.cache_stale_ms} is not above cache_refresh_ms={self.cache_refresh_ms}: weights "
@@ -211,5 +218,4 @@ class ReplayConfig(AgentConfig):
             )
         if self.samples_per_insert is not None and self.samples_per_insert <= 0:
             yield f"samples_per_insert={self.samples_per_insert}: above 0, or None to let both sides run freely"
-        if self.samples_per_insert_tolerance < 0:
-            yield f"samples_per_insert_tolerance={self.samples_per_insert_tolerance}: at least 0"
+        yield from self.negative("samples_per_insert_tolerance")

@@ -215,7 +215,7 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
         )
         return self.make_builder(context.seed)
 
-    # --- the graph ------------------------------------------------------------------------------------------
+    # --- the graph ----------------------------------------------------------------------------------------------------
 
     def build(self, name: str | None = None) -> lp.Program:
         """The graph; an agent may have another.

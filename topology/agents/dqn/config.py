@@ -75,8 +75,7 @@ class DQNConfig(ReplayConfig):
         yield from self.outside_unit("evaluator_epsilon", "constant_rate_part")
         if self.max_abs_reward is not None and self.max_abs_reward <= 0:
             yield f"max_abs_reward={self.max_abs_reward}: above 0, or None to leave rewards as they are"
-        if any(size < 1 for size in self.hidden_sizes):
-            yield f"hidden_sizes={self.hidden_sizes}: each at least 1"
+        yield from self.one_below_one("hidden_sizes")
         if self.max_actor_steps is not None and 1 <= self.max_actor_steps < self.min_replay_size:
             yield (
                 f"max_actor_steps={self.max_actor_steps} is below min_replay_size={self.min_replay_size}: the program "

@@ -61,13 +61,10 @@ class FlowConfig(CheckedConfig):
         yield from self.outside_unit("discount")
         if not 0 <= self.constant_rate_part < 1:
             yield f"constant_rate_part={self.constant_rate_part}: at least 0 and below 1"
-        for name in ("num_actors", "final_evaluation_episodes", "report_period_s", "max_restarts"):
-            if getattr(self, name) < 0:
-                yield f"{name}={getattr(self, name)}: at least 0"
+        yield from self.negative("num_actors", "final_evaluation_episodes", "report_period_s", "max_restarts")
         if self.max_actor_steps is not None and self.max_actor_steps < 1:
             yield f"max_actor_steps={self.max_actor_steps}: at least 1, or None for a run without end"
-        if any(size < 1 for size in self.hidden_sizes):
-            yield f"hidden_sizes={self.hidden_sizes}: each at least 1"
+        yield from self.one_below_one("hidden_sizes")
 
     @property
     def steps_per_round(self) -> int:
@@ -103,9 +100,7 @@ class ActorCriticConfig(FlowConfig):
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("train_batch_size")
-        for name in ("entropy_cost", "final_entropy_cost", "value_cost"):
-            if getattr(self, name) < 0:
-                yield f"{name}={getattr(self, name)}: at least 0"
+        yield from self.negative("entropy_cost", "final_entropy_cost", "value_cost")
         yield from self.outside_unit("trace_decay")
         yield from self.not_positive("reward_scale")
 

@@ -94,15 +94,12 @@ class IMPALAConfig(AgentConfig):
         yield from self.not_positive("max_ratio", "max_policy_ratio")
         if self.num_caches != 1:
             yield f"num_caches={self.num_caches}: IMPALA has exactly 1"
-        if any(size < 1 for size in self.hidden_sizes):
-            yield f"hidden_sizes={self.hidden_sizes}: each at least 1"
+        yield from self.one_below_one("hidden_sizes")
         if self.lstm_size is not None and self.lstm_size < 1:
             yield f"lstm_size={self.lstm_size}: at least 1, or None for a network without memory"
         if self.max_abs_reward is not None and self.max_abs_reward <= 0:
             yield f"max_abs_reward={self.max_abs_reward}: above 0, or None to leave rewards as they are"
-        for name in ("entropy_cost", "baseline_cost"):
-            if getattr(self, name) < 0:
-                yield f"{name}={getattr(self, name)}: at least 0"
+        yield from self.negative("entropy_cost", "baseline_cost")
         if self.sequence_length < 2:
             yield f"sequence_length={self.sequence_length}: at least 2, one step and the row that it leads to"
         elif not 1 <= self.period <= self.sequence_length - 1:

@@ -84,10 +84,8 @@ class R2D2Config(ReplayConfig):
         yield from self.outside_unit("importance_sampling_exponent", "evaluator_epsilon")
         if self.num_caches != 1:
             yield f"num_caches={self.num_caches}: R2D2 has exactly 1"
-        if any(size < 1 for size in self.hidden_sizes):
-            yield f"hidden_sizes={self.hidden_sizes}: each at least 1"
-        if self.burn_in_length < 0:
-            yield f"burn_in_length={self.burn_in_length}: at least 0"
+        yield from self.one_below_one("hidden_sizes")
+        yield from self.negative("burn_in_length")
         if self.trace_length >= 1 and not 1 <= self.replay_period <= self.trace_length:
             yield (
                 f"replay_period={self.replay_period}: between 1 and trace_length={self.trace_length}, so that every "
