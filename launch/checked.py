@@ -8,11 +8,10 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+from topology.clock import FOR_EVER_S
 from topology.errors import LaunchError
 
 __all__ = ["checked_count", "checked_mapping", "checked_names", "checked_seconds", "checked_whole"]
-
-_LONGEST_S = 1e9  # what a longer time, or an infinite one, is taken for: no timer of the system counts that far
 
 
 def checked_mapping(name: str, value: object, what: str) -> Mapping[Any, Any]:
@@ -46,7 +45,7 @@ def checked_seconds(name: str, value: object) -> float:
         raise LaunchError(f"{name} is a number of seconds, got {value!r}")
     if value < 0:
         raise LaunchError(f"{name} must be at least 0, got {value}")
-    return min(float(value), _LONGEST_S)
+    return min(float(value), FOR_EVER_S)
 
 
 def checked_names(name: str, value: object) -> tuple[str, ...]:

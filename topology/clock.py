@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol, final
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "Deadline", "SystemClock"]
+__all__ = ["FOR_EVER_S", "SYSTEM_CLOCK", "Clock", "Deadline", "SystemClock"]
 
 
 class Clock(Protocol):
@@ -54,7 +54,8 @@ class SystemClock:
 
 SYSTEM_CLOCK: Clock = SystemClock()
 
-_FOR_EVER_S = 1e9
+FOR_EVER_S = 1e9
+"""What a longer time is taken for: no timer of the system counts that far."""
 
 
 @final
@@ -73,8 +74,7 @@ class Deadline:
         self._clock = clock
         if timeout_s is not None and math.isnan(timeout_s):
             raise ValueError("a timeout is a number of seconds, or None for none; got nan")
-        # What no timer of the system can count is for ever.
-        self._at = None if timeout_s is None or timeout_s > _FOR_EVER_S else clock.monotonic() + timeout_s
+        self._at = None if timeout_s is None or timeout_s > FOR_EVER_S else clock.monotonic() + timeout_s
 
     def remaining(self) -> float | None:
         """Seconds left, at least 0; None when there is no deadline."""

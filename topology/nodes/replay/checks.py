@@ -6,6 +6,8 @@ import math
 import operator
 from typing import Any
 
+from topology.clock import FOR_EVER_S
+
 __all__ = ["check_count", "check_timeout"]
 
 
@@ -36,7 +38,4 @@ def check_timeout(what: str, timeout_s: float | None) -> float | None:
         return None
     if not isinstance(timeout_s, int | float) or math.isnan(timeout_s):
         raise ValueError(f"{what} must be seconds, or None for no limit, got {timeout_s!r}")
-    return timeout_s if timeout_s < _FOR_EVER_S else None
-
-
-_FOR_EVER_S = 1e9
+    return timeout_s if timeout_s < FOR_EVER_S else None
