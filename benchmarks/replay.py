@@ -317,8 +317,11 @@ def main() -> int:
         return 0
     with_peer = bool(options.peers and options.peer_python)
     chosen = [bar for bar in BARS if all(word in bar.name for word in options.only or ())]
+    checkpoints = all(word in "checkpoint small" for word in options.only or ())
+    if not chosen and not checkpoints:
+        parser.error(f"no bar's name contains all of {options.only}; there are {[bar.name for bar in BARS]}")
     results = [compare(options, bar, with_peer=with_peer) for bar in chosen]
-    if all(word in "checkpoint small" for word in options.only or ()):
+    if checkpoints:
         results.append(compare_checkpoints(options, with_peer=with_peer))
     return 0 if all(results) else 1
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from launch import signals
 from topology.testing import no_leaks
 
 hypothesis.settings.register_profile("tests", deadline=None)  # pytest's is the deadline: examples wait for the machine
@@ -25,5 +26,9 @@ if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    with no_leaks():
-        yield
+    try:
+        with no_leaks():
+            yield
+    finally:
+        for run in signals.active_runs():  # of a test that failed: it must not take the next ones with it
+            run.interrupt("the test is over", now=True)

@@ -100,6 +100,41 @@ def test_a_restarted_server_is_found_without_an_error(new_server, new_client, tm
         server.stop()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the end of a socket does not tell what was read")
+def test_a_call_to_a_server_that_ends_unread_goes_to_its_successor(new_server, new_client, tmp_path):
+    path = f"{tmp_path}/s"
+    with socket.socket(socket.AF_UNIX) as dying:
+        dying.bind(path)
+        dying.listen()
+        answer = in_thread(new_client(f"unix:{path}").ping)
+        dying.settimeout(10)
+        connection, _ = dying.accept()
+        connection.settimeout(10)
+        connection.recv(1, socket.MSG_PEEK)  # the request has come, and nobody reads it
+        os.unlink(path)
+        successor = new_server(address=f"unix:{path}")
+        successor.bind("ping", lambda: "pong")
+        successor.start()
+        connection.close()
+        assert answer.result(10) == "pong"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the end of a socket does not tell what was read")
+@pytest.mark.parametrize(("patient", "times"), [(True, 4), (False, 1)])
+def test_a_server_that_reads_nothing_is_not_asked_for_ever(new_client, tmp_path, patient, times):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{tmp_path}/s")
+        listener.listen()
+        listener.settimeout(10)
+        answer = in_thread(new_client(f"unix:{tmp_path}/s", wait_for_ready=patient).ping)
+        for _ in range(times):
+            connection, _ = listener.accept()
+            connection.settimeout(10)
+            connection.recv(1, socket.MSG_PEEK)
+            connection.close()
+        assert isinstance(answer.exception(10), errors.ConnectionBroken)
+
+
 def test_a_call_is_never_run_twice(new_server, new_client, tmp_path):
     calls = []
     server = new_server(address=f"unix:{tmp_path}/s")

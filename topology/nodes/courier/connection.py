@@ -6,6 +6,7 @@ import contextlib
 import select
 import socket
 import struct
+import sys
 from typing import final
 
 from topology import errors
@@ -24,7 +25,7 @@ _HANDSHAKE_TIMEOUT_S = 10.0
 
 
 class NotDelivered(OSError):
-    """The connection ended before the whole message was handed over: the peer cannot have acted on it."""
+    """The connection ended before the peer had the whole message: it cannot have acted on it."""
 
 
 class TimedOut(Exception):
@@ -47,7 +48,7 @@ class Connection:
         Denied: somebody does, with another secret.
     """
 
-    __slots__ = ("_decoder", "_frames", "_readable", "ends_silently", "sock")
+    __slots__ = ("_decoder", "_frames", "_readable", "ends_silently", "resets_tell", "sock")
 
     def __init__(
         self,
@@ -64,6 +65,9 @@ class Connection:
         self._frames: list[Frame] = []
         # On this machine, sending to who has gone fails at once; over a network it succeeds, and the call is lost.
         self.ends_silently = address.scheme == "tcp"
+        # On Linux a unix socket is reset only when its other end had something unread, or was never accepted; who ends
+        # after having read all closes it.
+        self.resets_tell = address.scheme == "unix" and sys.platform == "linux"
         self._readable = select.poll()
         self._readable.register(self.sock, select.POLLIN)
         try:
@@ -149,7 +153,7 @@ class Connection:
         Raises:
             TimedOut: not before the deadline (or the usual timeout); the connection must be dropped.
             EOFError: the peer closed the connection.
-            OSError: it broke.
+            OSError: it broke; `NotDelivered` when the peer cannot have read what was sent last.
             WireError: the peer speaks another protocol.
         """
         while not self._frames:
@@ -183,6 +187,10 @@ class Connection:
                 self._frames += decoder.feed(data)
         except BlockingIOError as error:
             raise TimedOut from error
+        except ConnectionResetError as error:
+            if self.resets_tell:
+                raise NotDelivered(str(error)) from error
+            raise
         if not size:
             raise EOFError("the peer closed the connection")
 

@@ -34,6 +34,7 @@ _REQUEST, _REPLY = int(Kind.REQUEST), int(Kind.REPLY)  # an enum's attributes ar
 _FIRST_RETRY_S = 0.001
 _LAST_RETRY_S = 0.05
 _SAY_SO_AFTER_S = 30.0
+_VAIN_CONNECTIONS = 3  # to a server that takes connections and then nothing
 
 
 @final
@@ -121,6 +122,7 @@ class Core:
         if self._stopped:
             timeout_s = min(timeout_s or AFTER_STOP_S, AFTER_STOP_S)
         began = 0.0 if timeout_s is None else monotonic()
+        vain, patience = 0, _VAIN_CONNECTIONS if self.options.wait_for_ready else 0
         while True:
             connection, fresh = self._check_out(name, timeout_s, began)
             try:
@@ -131,7 +133,9 @@ class Core:
                     frame = connection.receive(_deadline(timeout_s, began))
             except NotDelivered as error:
                 self._drop(connection)
-                if fresh or self._stopped or self._closed:
+                # A server that is about to end may still have taken the connection, and one in its place may follow.
+                vain += fresh
+                if vain > patience or self._stopped or self._closed:
                     raise self._failure(name, error) from error
             except TimedOut:
                 self._drop(connection)

@@ -221,7 +221,7 @@ class TableCore:
         picks = Picks(
             self.items.keys(drawn.slots),
             drawn.probabilities,
-            self.items.priority[drawn.slots],
+            self.items.priority.take(drawn.slots),
             drawn.times_sampled,
             table_size,
             parts,

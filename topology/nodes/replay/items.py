@@ -118,7 +118,7 @@ class Items:
         """The rows of items: for each layout among them, which of `slots` have it (None: all) and their rows [k, T]."""
         if len(self._pools) == 1:
             pool = self._pools[0]
-            yield pool.layout, None, pool.rows[self._place[slots]]
+            yield pool.layout, None, pool.rows.take(self._place.take(slots), 0)
             return
         numbers = self._pool[slots]
         for number in np.flatnonzero(np.bincount(numbers, minlength=1)).tolist():
@@ -173,7 +173,7 @@ class Items:
 
     def keys(self, slots: _Slots) -> npt.NDArray[np.uint64]:
         """Keys of the items in `slots`."""
-        return (self._generation[slots].astype(np.uint64) << np.uint64(_SLOT_BITS)) | slots.astype(np.uint64)
+        return (self._generation.take(slots).astype(np.uint64) << np.uint64(_SLOT_BITS)) | slots.astype(np.uint64)
 
     def find(self, keys: npt.NDArray[np.uint64]) -> tuple[_Slots, npt.NDArray[np.bool_]]:
         """Slots of those `keys` [n] that are items here, and which of the keys these are [n]."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import final
 
+from topology.nodes.replay.copiers import Copiers
 from topology.nodes.replay.gather import gather
 from topology.nodes.replay.lent_memory import Placer
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
@@ -15,7 +17,8 @@ from topology.nodes.replay.table import Table
 
 __all__ = ["SampleCall"]
 
-_INLINE_BYTES = 128 << 10
+_SMALL_BYTES = 128 << 10  # handing over costs as much as copying
+_MODEST_BYTES = 16 << 20  # a few milliseconds
 
 
 @final
@@ -23,11 +26,11 @@ class SampleCall:
     """One `sample` call of a service.
 
     Small batches that are there at once are copied by the calling thread, which may be the one that reads all requests
-    of a server; larger ones, and those that had to wait, by the threads of `copiers`: never by a writer whose insert
-    happened to let the samples pass.
+    of a server, and so are modest ones while `copiers` have enough to do. Larger ones, and those that had to wait, are
+    copied by `copiers`: never by a writer whose insert happened to let the samples pass.
     """
 
-    def __init__(self, table: Table, copiers: ThreadPoolExecutor, placer: Placer | None = None) -> None:
+    def __init__(self, table: Table, copiers: Copiers, placer: Placer | None = None) -> None:
         self.reply: Future[SampleBatch] = Future()
         self._table = table
         self._copiers = copiers
@@ -51,14 +54,14 @@ class SampleCall:
         picks, self._picks = self._picks, None
         if picks is None:
             return
-        if sum(each.nbytes for each in picks) <= _INLINE_BYTES:
+        if sum(each.nbytes for each in picks) <= (_MODEST_BYTES if self._copiers.busy else _SMALL_BYTES):
             self._copy(picks)
         else:
             self._hand_over(picks)
 
     def _hand_over(self, picks: Sequence[Picks]) -> None:
         try:
-            self._copiers.submit(self._copy, picks)
+            self._copiers.submit(functools.partial(self._copy, picks))
         except RuntimeError:  # the service was closed in this very moment
             self.drawn((), ServerStopped("the replay server was stopped"))
             _release(picks)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from topology.nodes.replay.distributions import Distribution
 from topology.nodes.replay.items import Items
+from topology.nodes.replay.storage import ones
 
 __all__ = ["Draw", "draw", "draw_distinct"]
 
@@ -99,17 +100,29 @@ def _count(
     max_times_sampled: int,
 ) -> Draw:
     """Counts the samples, up to and with the first that takes its item out."""
-    times = items.times_sampled[slots] + _earlier_in_batch(slots) + 1
-    used_up = slots[:0]
+    earlier = items.times_sampled.take(slots)
     if max_times_sampled:
+        times = earlier + _earlier_in_batch(slots) + 1
+        used_up = slots[:0]
         last = times >= max_times_sampled
         if last.any():
             end = int(last.argmax()) + 1
             slots, probabilities, times = slots[:end], probabilities[:end], times[:end]
             used_up = slots[end - 1 :]
             sampler.remove(used_up)
-    np.add.at(items.times_sampled, slots, np.ones(slots.size, np.int32))
-    return Draw(slots, probabilities, times.astype(np.int32, copy=False), int((times == 1).sum()), used_up)
+        _add_one(items.times_sampled, slots)
+    else:
+        used_up = slots[:0]
+        _add_one(items.times_sampled, slots)
+        times = earlier + np.int32(1)
+        repeated = (items.times_sampled.take(slots) != times).nonzero()[0]
+        if repeated.size:  # few, in a table much larger than the batch
+            times[repeated] += _earlier_in_batch(slots[repeated])
+    return Draw(slots, probabilities, times, int(np.count_nonzero(times == 1)), used_up)
+
+
+def _add_one(counts: npt.NDArray[np.int32], slots: _Slots) -> None:
+    np.add.at(counts, slots, ones(slots.size))
 
 
 def _earlier_in_batch(slots: _Slots) -> npt.NDArray[np.int32]:

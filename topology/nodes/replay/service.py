@@ -6,7 +6,7 @@ import functools
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import final
 
 import numpy as np
@@ -18,6 +18,7 @@ from topology.nodes.replay.alarms import Alarms
 from topology.nodes.replay.checkpointers import CheckpointerBase, CheckpointError
 from topology.nodes.replay.checks import check_count, check_timeout
 from topology.nodes.replay.compression import Compression
+from topology.nodes.replay.copiers import Copiers
 from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.landing import LandingAddress
 from topology.nodes.replay.layouts import Store
@@ -82,7 +83,7 @@ class ReplayService:
             checkpointer.load_latest(self.tables, self.store)
         self._alarms = Alarms(clock)
         self._watches = {name: Watch(table, self._alarms, clock, report_after_s) for name, table in self.tables.items()}
-        self._copiers = ThreadPoolExecutor(2, thread_name_prefix="replay-copy")
+        self._copiers = Copiers()
         self._lock = threading.Lock()
         self._streams: OrderedDict[int, Stream] = OrderedDict()
         self._attending: set[Future[None]] = set()
@@ -299,7 +300,7 @@ class ReplayService:
         for stream in streams:
             stream.close()
         self._alarms.close()
-        self._copiers.shutdown()
+        self._copiers.close()
         self.lent_memory.close()
 
 

@@ -130,13 +130,13 @@ class RowGroup:
         """Adds a reference to each of `rows` (any shape; a row given twice gains two)."""
         flat = rows.ravel().astype(np.int64)
         with self._lock:
-            np.add.at(self._references, flat, _ones(flat.size))
+            np.add.at(self._references, flat, ones(flat.size))
 
     def release(self, rows: npt.NDArray[np.integer[Any]]) -> None:
         """Takes a reference from each of `rows`, and frees those that nothing refers to any more."""
         flat = rows.ravel().astype(np.int64)
         with self._lock:
-            np.subtract.at(self._references, flat, _ones(flat.size))
+            np.subtract.at(self._references, flat, ones(flat.size))
             dead = flat[self._references.take(flat) == 0]
             if dead.size:
                 # A row that was released twice here is in `dead` twice.
@@ -167,9 +167,12 @@ def _cell_bytes(spec: ColumnSpec) -> int:
     return spec.dtype.itemsize * math.prod(spec.shape)
 
 
-def _ones(size: int) -> npt.NDArray[np.int32]:
-    """Ones in the dtype of the reference counts: `ufunc.at` is 20 times slower when it must convert."""
-    return np.ones(size, np.int32)
+def ones(size: int) -> npt.NDArray[np.int32]:
+    """Ones in the dtype of counts, to be read only: `ufunc.at` is 20 times slower when it must convert."""
+    return _SOME_ONES[:size] if size <= _SOME_ONES.size else np.ones(size, np.int32)
+
+
+_SOME_ONES = np.ones(1024, np.int32)
 
 
 def _distinct(rows: Rows) -> Rows:

@@ -89,8 +89,15 @@ class SumTree:
         if node[node.argmax()] == top.size:  # rounding reached the total itself
             node = np.minimum(node, np.searchsorted(top, top[-1]))
         rest = rest - np.where(node > 0, top[node - 1], 0.0)
-        for level in reversed(self._levels[:-1]):
-            node, rest = _descend(level.reshape(-1, _FANOUT), node, rest)
+        for level in self._levels[-2:0:-1]:
+            weights = level.reshape(-1, _FANOUT).take(node, 0)
+            sums, child = _choose(weights, rest)
+            # The sum before a child is the sum up to it less its own weight; taking the column before it avoids that
+            # rounding.
+            rest = rest - np.where(child > 0, sums[np.arange(child.size), child - 1], 0.0)
+            node = node * _FANOUT + child
+        if len(self._levels) > 1:
+            node = node * _FANOUT + _choose(self._levels[0].reshape(-1, _FANOUT).take(node, 0), rest)[1]
         return node
 
     def _prefix_sums(self) -> npt.NDArray[np.float64]:
@@ -114,17 +121,13 @@ class SumTree:
         self._stale = True
 
 
-def _descend(
-    level: npt.NDArray[np.float64], parents: npt.NDArray[np.int64], rest: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """One step down: the child of each parent in which `rest` falls, and what remains of `rest` there."""
-    weights = level.take(parents, 0)
+def _choose(
+    weights: npt.NDArray[np.float64], rest: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """One step down: the running sums of the children [n, 16], and the child of each parent in which `rest` falls."""
     sums = weights.cumsum(1)
-    child = (sums <= rest[:, None]).sum(1)
-    beyond = child == _FANOUT  # the parent's sum was rounded up above the sum of its children
+    child = (sums > rest[:, None]).argmax(1)
+    beyond = sums[:, -1] <= rest  # the parent's sum was rounded up above the sum of its children
     if beyond.any():
         child = np.where(beyond, _FANOUT - 1 - (weights[:, ::-1] > 0).argmax(1), child)
-    picked = np.arange(child.size)
-    # The sum before a child is the sum up to it less its own weight; taking the column before it avoids that rounding.
-    before = np.where(child > 0, sums[picked, child - 1], 0.0)
-    return parents * _FANOUT + child, rest - before
+    return sums, child
