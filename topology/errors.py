@@ -14,9 +14,19 @@
     │   ├── PayloadTooLarge      a message is over the limit of the connection
     │   ├── RemoteError          the handler raised something that cannot be sent back as it was
     │   └── StaleError           a cacher has only values older than it may serve
-    └── ReplayError              a replay operation could not be carried out
-        ├── TableNotFound
-        └── ReplayDeadlineExceeded
+    ├── ReplayError              a replay operation could not be carried out
+    │   ├── TableNotFound
+    │   └── ReplayDeadlineExceeded
+    └── StoreError               a memory backend or a data store could not do what was asked
+        ├── StoreFull            a writer waited in vain for room
+        ├── StoreDeadlineExceeded
+        ├── StoreUnavailable     the server behind it is not there, or does not let us in
+        ├── StoreClosed          this side closed it, or another reader has taken its place
+        ├── StoreDataError       what lies there was not written by this project, or is damaged
+        ├── PolicyNotFound       no policy of that number is there, or not any more
+        ├── PoliciesFinished     the end was announced: no newer policy will come
+        ├── LeaseHeld            another writer holds the lease of a data store
+        └── LeaseLost            another writer has taken the lease: this one may not write any more
 
 Text says what was asked, what was found, and what to do. Every error survives pickling with its fields.
 """
@@ -31,9 +41,13 @@ __all__ = [
     "CourierError",
     "DeadlineExceeded",
     "LaunchError",
+    "LeaseHeld",
+    "LeaseLost",
     "MethodNotFound",
     "NodeFailed",
     "PayloadTooLarge",
+    "PoliciesFinished",
+    "PolicyNotFound",
     "ProgramError",
     "ProgramStopped",
     "RemoteError",
@@ -41,6 +55,12 @@ __all__ = [
     "ReplayError",
     "SerializationError",
     "StaleError",
+    "StoreClosed",
+    "StoreDataError",
+    "StoreDeadlineExceeded",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
     "TableNotFound",
     "TopologyError",
 ]
@@ -196,3 +216,57 @@ class TableNotFound(ReplayError, KeyError, ValueError):
 
 class ReplayDeadlineExceeded(DeadlineExceeded, ReplayError):
     """A rate limiter did not let the operation pass in the time allowed."""
+
+
+class StoreError(TopologyError, RuntimeError):
+    """A memory backend or a data store could not do what was asked."""
+
+
+class StoreFull(StoreError, TimeoutError):
+    """A writer waited for room in a memory backend for as long as the caller allowed. Nothing was stored."""
+
+
+class StoreDeadlineExceeded(DeadlineExceeded, StoreError):
+    """What a reader waited for did not come in the time the caller allowed. What is there stays there."""
+
+
+class StoreUnavailable(ConnectionBroken, StoreError):
+    """The server behind a store is not there, went away for too long, or does not let us in."""
+
+
+class StoreClosed(StoreError):
+    """This side closed the store, or another reader has taken the place of this one."""
+
+
+class StoreDataError(StoreError, ValueError):
+    """What lies in a store was not written by this project, or is damaged. It was not unpickled, and not used."""
+
+
+class PolicyNotFound(StoreError, LookupError):
+    """A data store has no policy of that number, or not any more, or none at all."""
+
+
+class PoliciesFinished(StoreError):
+    """The end was announced, and no policy newer than the one asked for is there. `reason` is what was announced."""
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class LeaseHeld(StoreError):
+    """Another writer holds the lease of a data store.
+
+    Attributes:
+        owner: who holds it.
+        expires_at: when it ends if it is not renewed, in seconds since the epoch by the holder's clock.
+    """
+
+    def __init__(self, message: str, *, owner: str = "", expires_at: float = 0.0) -> None:
+        super().__init__(message)
+        self.owner = owner
+        self.expires_at = expires_at
+
+
+class LeaseLost(StoreError):
+    """This writer's lease is over, and another has taken it since: nothing was written, and nothing will be."""
