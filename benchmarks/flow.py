@@ -2,15 +2,17 @@
 
     python benchmarks/flow.py [--rllib-python PYTHON] [--workers 4] [--seconds 3] [--rounds 5]
 
-The policy has one number, the environment is a counter: what is measured is the way of experience from workers to the
-driver. Ray runs under --rllib-python, or $TOPOLOGY_RLLIB_PYTHON: a Python that has Ray 2. Without it the plans are
-compared with the loops only. Every figure is the median over rounds in which the systems take turns. Ends with one JSON
-object a bar; exit code 1 when one is missed.
+The bars of plans against loops have workers that play CartPole-v1 with a linear policy. Ray has workers whose policy is
+one number and whose environment is a counter, so that the way of experience from workers to the driver is all there is;
+plans and loops over such workers are shown, too, as what a batch costs the driver. Ray runs under --rllib-python, or
+$TOPOLOGY_RLLIB_PYTHON: a Python that has Ray 2. Without it the plans are compared with the loops only. Every figure is
+the median over rounds in which the systems take turns. Ends with one JSON object a bar; exit code 1 when one is missed.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -141,10 +143,34 @@ class Sampler:
         pass
 
 
-def make_worker() -> Any:
+class Player(OnePolicy):
+    """Plays CartPole-v1: pushes to the side that a linear function of the observation says."""
+
+    def __init__(self) -> None:
+        import gymnasium
+
+        super().__init__()
+        self._environment = gymnasium.make("CartPole-v1")
+        self._observation, _ = self._environment.reset(seed=0)
+        self._slope = np.array([0.1, 0.2, 1.0, 1.0])
+
+    def sample(self) -> dict[str, np.ndarray]:
+        observations, actions, rewards = [], [], []
+        for _ in range(FRAGMENT):
+            action = int(self._observation @ self._slope + self.weight % 0.1 > 0)
+            observations.append(self._observation)
+            self._observation, reward, terminated, truncated, _ = self._environment.step(action)
+            actions.append(action)
+            rewards.append(reward)
+            if terminated or truncated:
+                self._observation, _ = self._environment.reset()
+        return {"obs": np.array(observations), "actions": np.array(actions), "rewards": np.array(rewards)}
+
+
+def make_worker(kind: type[OnePolicy] = OnePolicy) -> Any:
     from topology.nodes.flow import RolloutWorker
 
-    policy = OnePolicy()
+    policy = kind()
     return RolloutWorker(policy, Sampler(policy))
 
 
@@ -214,14 +240,14 @@ def loop_sync(clients: list[Any], seconds: float) -> float:
     return rate_of(next_batch, seconds)
 
 
-def with_workers(count: int, run: Callable[[list[Any]], None]) -> None:
-    """Calls `run` with clients of so many workers, each a process."""
+def with_workers(kind: type[OnePolicy], count: int, run: Callable[[list[Any]], None]) -> None:
+    """Calls `run` with clients of so many workers of a kind, each a process."""
     import topology as lp
     from topology.nodes.flow.node import WorkerNode
 
     program = lp.Program("workers")
     with program.group("worker"):
-        handles = [program.add_node(WorkerNode(make_worker)) for _ in range(count)]
+        handles = [program.add_node(WorkerNode(functools.partial(make_worker, kind))) for _ in range(count)]
     with tempfile.TemporaryDirectory() as folder:
         launched = lp.launch(program, lp.Processes(preload=("topology.nodes.flow",)), run_directory=folder)
         clients = [handle.dereference() for handle in handles]
@@ -272,27 +298,30 @@ def main() -> int:
             print(f"rate {rate}", flush=True)
         return 0
     systems = {"plan, async": plan_async, "loop, async": loop_async, "plan, sync": plan_sync, "loop, sync": loop_sync}
-    figures: dict[str, list[float]] = {name: [] for name in [*systems, "ray"]}
+    figures: dict[str, list[float]] = {"ray": []}
     ray = RayPeer(options.rllib_python, options) if options.rllib_python else None
 
-    def run(clients: list[Any]) -> None:
+    def run(kind: str, clients: list[Any]) -> None:
         for _ in range(options.rounds):
             for name, measure in systems.items():
-                figures[name].append(measure(clients, options.seconds))
-            if ray is not None:
+                figures.setdefault(f"{name}, {kind}", []).append(measure(clients, options.seconds))
+            if ray is not None and kind == "empty":
                 figures["ray"].append(ray())
             print(json.dumps({name: round(rates[-1]) for name, rates in figures.items() if rates}), flush=True)
 
-    with_workers(options.workers, run)
-    met = [
-        judge("plan against loop, async, steps/s", figures["plan, async"], figures["loop, async"], 0.95),
-        judge(
-            "plan against loop, bulk_sync with training, steps/s", figures["plan, sync"], figures["loop, sync"], 0.95
-        ),
-    ]
+    with_workers(Player, options.workers, functools.partial(run, "CartPole"))
+    with_workers(OnePolicy, options.workers, functools.partial(run, "empty"))
+    met = []
+    for mode, text in (("async", "async"), ("sync", "bulk_sync with training")):
+        plan, loop = (statistics.median(figures[f"{name}, {mode}, empty"]) for name in ("plan", "loop"))
+        more_us = 1e6 * FRAGMENT * (1 / plan - 1 / loop)
+        print(f"empty workers, {text}: {plan / loop:.2f} of the loop's steps/s, {more_us:.0f} us more a batch")
+        ours, others = figures[f"plan, {mode}, CartPole"], figures[f"loop, {mode}, CartPole"]
+        met.append(judge(f"plan against loop, {text}, steps/s", ours, others, 0.95))
     if ray is not None:
         ray.close()
-        met.append(judge("plan against Ray actors and ray.wait, steps/s", figures["plan, async"], figures["ray"], 2.0))
+        ours = figures["plan, async, empty"]
+        met.append(judge("plan against Ray actors and ray.wait, steps/s", ours, figures["ray"], 2.0))
     return 0 if all(met) else 1
 
 
