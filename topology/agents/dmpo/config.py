@@ -29,7 +29,9 @@ class DMPOConfig(ReplayConfig):
         max_return: the greatest of them. Discounted returns outside are taken as the nearest inside: the row
             `outside_support` of the learner's metrics says how many are.
         num_samples: actions sampled for each state.
-        learning_rate: of Adam, for policy and critic.
+        learning_rate: of Adam, for policy and critic, at the beginning.
+        final_learning_rate: at the end: it falls linearly in between, where `max_actor_steps` and `samples_per_insert`
+            say how many updates there will be.
         dual_learning_rate: of Adam, for the temperatures and the weights of the KL penalties.
         max_gradient_norm: gradients of policy and critic are scaled down to this global norm, each on its own.
         target_policy_update_period: updates from one copy of the policy to the target policy to the next.
@@ -60,6 +62,7 @@ class DMPOConfig(ReplayConfig):
     max_return: float = 0.0
     num_samples: int = 10
     learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-4
     dual_learning_rate: float = 1e-2
     max_gradient_norm: float = 40.0
     target_policy_update_period: int = 25
@@ -73,10 +76,16 @@ class DMPOConfig(ReplayConfig):
     initial_alpha_mean: float = 1.0
     initial_alpha_stddev: float = 10.0
 
+    @property
+    def num_updates(self) -> int | None:
+        """About how many updates the run will make; None when nobody can know."""
+        return None if self.max_actor_steps is None else self.updates_of_inserts(self.max_actor_steps)
+
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("n_step", "num_samples", "target_policy_update_period", "target_critic_update_period")
-        yield from self.not_positive("initial_stddev", "learning_rate", "dual_learning_rate", "max_gradient_norm")
+        yield from self.not_positive("initial_stddev", "learning_rate", "final_learning_rate", "dual_learning_rate")
+        yield from self.not_positive("max_gradient_norm")
         yield from self.not_positive("epsilon", "epsilon_mean", "epsilon_stddev", "epsilon_penalty")
         yield from self.not_positive("initial_temperature", "initial_alpha_mean", "initial_alpha_stddev")
         yield from self.outside_unit("discount")

@@ -14,6 +14,7 @@ import optax
 from topology.agents.core.learner import UpdateOutput
 from topology.agents.core.parallel import split_updates
 from topology.agents.core.transitions import Transition
+from topology.agents.core.updates import falling_rate
 from topology.agents.dmpo import losses
 from topology.agents.dmpo.config import DMPOConfig
 from topology.agents.dmpo.losses import Bounds, Duals
@@ -61,8 +62,10 @@ def make_networks(spec: EnvironmentSpec, config: DMPOConfig) -> Networks:
 
 
 def _make_optimizer(config: DMPOConfig) -> optax.GradientTransformation:
+    rate = falling_rate(config.learning_rate, config.final_learning_rate, config.num_updates)
+
     def network() -> optax.GradientTransformation:
-        clip, adam = optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(config.learning_rate)
+        clip, adam = optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate)
         return optax.flatten(optax.chain(clip, adam))  # one vector compiles much faster than a dozen arrays
 
     optimizers = {"policy": network(), "critic": network(), "duals": optax.adam(config.dual_learning_rate)}
