@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from launch.api import launch
     from launch.launch_types import LaunchType
-    from launch.plan import Launcher, LaunchOptions, Plan
+    from launch.launcher import Launcher
+    from launch.monitor import Monitor
+    from launch.plan import LaunchOptions, Plan
     from launch.processes import Processes
     from launch.python_process import PythonProcess
+    from launch.rollback import UndeployFailed
     from launch.run import Run
     from launch.threads import Threads
 
@@ -26,23 +29,27 @@ __all__ = [
     "LaunchOptions",
     "LaunchType",
     "Launcher",
+    "Monitor",
     "Plan",
     "Processes",
     "PythonProcess",
     "Run",
     "Threads",
+    "UndeployFailed",
     "launch",
 ]
 
 _HOMES = {
     "LaunchOptions": "launch.plan",
     "LaunchType": "launch.launch_types",
-    "Launcher": "launch.plan",
+    "Launcher": "launch.launcher",
+    "Monitor": "launch.monitor",
     "Plan": "launch.plan",
     "Processes": "launch.processes",
     "PythonProcess": "launch.python_process",
     "Run": "launch.run",
     "Threads": "launch.threads",
+    "UndeployFailed": "launch.rollback",
     "launch": "launch.api",
 }
 

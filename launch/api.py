@@ -11,16 +11,18 @@ from typing import Any
 
 from launch.checked import checked_mapping
 from launch.import_guard import refuse_while_importing
-from launch.launch_types import LaunchType, flag_value, parse_launch_type
-from launch.plan import DEFAULT_NOTICE_S, Launcher, LaunchOptions
-from launch.processes import Processes
+from launch.launch_types import LaunchType, flag_value
+from launch.launcher import Launcher
+from launch.launchers import find_launcher
+from launch.plan import DEFAULT_NOTICE_S, LaunchOptions
 from launch.python_process import PythonProcess
 from launch.run import Run
-from launch.threads import Threads
 from topology.errors import LaunchError, ProgramError
 from topology.program import Program
 
 __all__ = ["launch"]
+
+_TESTS = frozenset(kind.value for kind in LaunchType if kind.is_test)
 
 
 def launch(
@@ -49,9 +51,9 @@ def launch(
 
     Args:
         programs: the program, or a list with one.
-        launch_type: `LaunchType`, its value ("local_mt", "local_mp", "test_mt", "test_mp"), or a launcher such as
-            `Processes(preload=("numpy",))`. None is the flag --lp_launch_type where absl has parsed its flags, else
-            local_mt.
+        launch_type: `LaunchType`, its value ("local_mt", "local_mp", "test_mt", "test_mp"), the name of a launcher
+            that another package offers, or a launcher such as `Processes(preload=("numpy",))`. None is the flag
+            --lp_launch_type where absl has parsed its flags, else local_mt.
         xm_resources: accepted as Launchpad's programs give it; means nothing on one machine.
         local_resources: by label, how the processes of that group are started.
         test_case: stops the program when this test ends.
@@ -71,7 +73,7 @@ def launch(
     """
     del xm_resources, controller_xm_requirements
     refuse_while_importing()
-    launcher, kind = _launcher(launch_type)
+    launcher, kind = find_launcher(launch_type)
     if termination_notice_s is None:
         notice = flag_value("lp_termination_notice_secs")
         termination_notice_s = math.inf if notice is not None and notice < 0 else notice
@@ -79,15 +81,15 @@ def launch(
         raise LaunchError(f"test_case is a unittest.TestCase, which stops the program at its end; got {test_case!r}")
     resources = checked_mapping("local_resources", local_resources, "labels and PythonProcess(...)")
     options = LaunchOptions(
-        launch_type=kind.value,
+        launch_type=kind,
         resources={label: PythonProcess.of(value) for label, value in resources.items()},
         restarts=checked_mapping("restarts", restarts, "labels and whole numbers"),
         seed=seed,
         termination_notice_s=DEFAULT_NOTICE_S if termination_notice_s is None else termination_notice_s,
         run_directory=_directory(run_directory),
-        temporary=kind.is_test,
+        temporary=kind in _TESTS,
         terminal=terminal,
-        check_serializable=kind is LaunchType.TEST_MULTI_THREADING
+        check_serializable=kind == LaunchType.TEST_MULTI_THREADING
         if serialize_py_nodes is None
         else serialize_py_nodes,
     )
@@ -103,20 +105,6 @@ def _directory(path: str | Path | None) -> Path | None:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise LaunchError(f"run_directory is the path of a directory, or None for a new one; got {path!r}")
     return Path(path).expanduser().absolute()
-
-
-def _launcher(launch_type: LaunchType | str | Launcher | None) -> tuple[Launcher, LaunchType]:
-    if isinstance(launch_type, type):
-        raise LaunchError(f"{launch_type.__name__} is a class: give an object, such as lp.Processes() or lp.Threads()")
-    if isinstance(launch_type, Launcher):
-        kind = (
-            LaunchType.LOCAL_MULTI_THREADING if isinstance(launch_type, Threads) else LaunchType.LOCAL_MULTI_PROCESSING
-        )
-        return launch_type, kind
-    kind = parse_launch_type(launch_type)
-    if kind in (LaunchType.LOCAL_MULTI_THREADING, LaunchType.TEST_MULTI_THREADING):
-        return Threads(), kind
-    return Processes(), kind
 
 
 def _one_program(programs: Program | Sequence[Program]) -> Program:

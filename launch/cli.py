@@ -68,13 +68,6 @@ class GraphFormat(enum.StrEnum):
     SVG = "svg"
 
 
-class CommandLaunchType(enum.StrEnum):
-    """How `topology launch` runs the nodes."""
-
-    PROCESSES = "local_mp"
-    THREADS = "local_mt"
-
-
 AgentArgument = Annotated[str, typer.Argument(help="An agent's name, module:function, or path/to/file.py:function.")]
 RunArgument = Annotated[str, typer.Argument(help="A run: its name, the beginning of it, its path, or 'latest'.")]
 EnvironmentOption = Annotated[
@@ -178,6 +171,18 @@ def _known_terminal(name: str | None) -> str | None:
     raise typer.BadParameter(f"{name!r} is not one of {', '.join(TERMINALS)}.")
 
 
+def _known_launch_type(name: str) -> str:
+    from launch.launch_types import LaunchType
+    from launch.launchers import launcher_names
+
+    if name in ("local_mp", "local_mt"):
+        return name
+    known = [known for known in launcher_names() if known not in {kind.value for kind in LaunchType if kind.is_test}]
+    if name not in known:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(known)}.")
+    return name
+
+
 @app.command()
 def launch(
     agent: AgentArgument,
@@ -186,8 +191,14 @@ def launch(
     seed: SeedOption = None,
     set_: SetOption = None,
     launch_type: Annotated[
-        CommandLaunchType, typer.Option("--launch-type", "-t", help="Nodes as processes or as threads.")
-    ] = CommandLaunchType.PROCESSES,
+        str,
+        typer.Option(
+            "--launch-type",
+            "-t",
+            callback=_known_launch_type,
+            help="Nodes as processes (local_mp) or as threads (local_mt), or the name of another launcher.",
+        ),
+    ] = "local_mp",
     run_directory: Annotated[
         Path | None,
         typer.Option("--run-directory", "-d", help="Where logs, metrics and checkpoints go: a new directory."),
@@ -211,7 +222,7 @@ def launch(
     from launch.session import LaunchRequest, launch_agent
 
     request = LaunchRequest(
-        launch_type=launch_type.value,
+        launch_type=launch_type,
         seed=seed,
         run_directory=run_directory,
         resume=resume,
@@ -245,11 +256,12 @@ def logs(
     tail: Annotated[int | None, typer.Option("--tail", "-n", min=0, help="Only the last lines of each node.")] = None,
 ) -> None:
     """Print what the nodes of a run printed."""
-    from launch.run_control import find_run, follow_logs, log_files, read_logs
+    from launch.monitor import Monitor
+    from launch.run_control import find_run, log_files, read_logs
 
     directory = find_run(run)
     files = log_files(directory, node)
-    lines = follow_logs(directory, node, tail=tail) if follow else read_logs(files, tail)
+    lines = Monitor(directory).logs(node, tail=tail) if follow else read_logs(files, tail)
     for name, line in lines:
         typer.echo(line if node and "/" in node else f"{name} | {line}")
 
@@ -260,11 +272,13 @@ def stop(
     now: Annotated[bool, typer.Option("--now", help="Kill what has not ended after 2 s.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=0, help="Seconds to wait for a graceful end.")] = 60.0,
 ) -> None:
-    """Stop a run that another terminal started, and wait until it has ended."""
-    from launch.run_control import find_run, stop_run
+    """Stop a run that another terminal started, and wait until it has ended; or end what a crash has left of it."""
+    from launch.launchers import launcher_of_run
+    from launch.run_control import find_run
 
     directory = find_run(run)
-    typer.echo(f"{directory.run_id}: {stop_run(directory, now=now, timeout_s=timeout)}")
+    launcher = launcher_of_run(directory.read_state().get("launch_type", ""))
+    typer.echo(f"{directory.run_id}: {launcher.undeploy(directory, now=now, timeout_s=timeout)}")
 
 
 @app.command()

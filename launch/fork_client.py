@@ -12,6 +12,7 @@ from typing import final
 
 from launch.channel import Channel, Message
 from launch.python_process import PythonProcess
+from launch.sweep import add_mark
 from topology.errors import LaunchError
 
 __all__ = ["ForkServer", "module_path"]
@@ -34,9 +35,15 @@ class ForkServer:
         process: interpreter options and environment of all its nodes.
         preload: modules that it imports before any fork.
         temporary: directories that the server removes when this process has died.
+        run: directory of the run, whose mark its processes are to carry; None for none.
+
+    Raises:
+        LaunchError: no Python process can be started.
     """
 
-    def __init__(self, process: PythonProcess, preload: Sequence[str], temporary: Sequence[Path]) -> None:
+    def __init__(
+        self, process: PythonProcess, preload: Sequence[str], temporary: Sequence[Path], *, run: Path | None = None
+    ) -> None:
         self.channel, theirs = Channel.pair()
         self._command = [sys.executable, *_inherited_options(), *process.interpreter_options()]
         config = {
@@ -49,6 +56,8 @@ class ForkServer:
         environment = {**os.environ, **{name: value for name, value in process.env.items() if value is not None}}
         for name in (name for name, value in process.env.items() if value is None):
             environment.pop(name, None)
+        if run is not None:
+            environment = add_mark(environment, run)
         try:
             self._process = subprocess.Popen(
                 [*self._command, "-c", _BOOT, json.dumps(config)],
@@ -62,6 +71,15 @@ class ForkServer:
             raise LaunchError(f"No Python process could be started ({sys.executable}): {error}") from error
         finally:
             theirs.close()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def abort(self) -> None:
+        """Ends it at once, also while it comes up: then `wait_until_ready` raises."""
+        self._process.kill()
 
     def wait_until_ready(self) -> None:
         """Blocks until it takes requests.

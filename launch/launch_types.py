@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from topology.errors import LaunchError
@@ -30,8 +31,12 @@ class LaunchType(str, enum.Enum):  # noqa: UP042 - programs compare and format t
 _ELSEWHERE = frozenset({LaunchType.LOCAL_DOCKER, LaunchType.VERTEX_AI})
 
 
-def parse_launch_type(value: object) -> LaunchType:
+def parse_launch_type(value: object, others: Sequence[str] = ()) -> LaunchType:
     """The launch type that `launch()` was asked for; None is the flag --lp_launch_type, else local_mt.
+
+    Args:
+        value: what was asked for.
+        others: names of launchers of other packages, for the message.
 
     Raises:
         LaunchError: unknown, or not available here.
@@ -41,7 +46,7 @@ def parse_launch_type(value: object) -> LaunchType:
     try:
         found = LaunchType(getattr(value, "value", value))
     except ValueError:
-        known = ", ".join(kind.value for kind in LaunchType if kind not in _ELSEWHERE)
+        known = ", ".join([*(kind.value for kind in LaunchType if kind not in _ELSEWHERE), *others])
         raise LaunchError(
             f"Unknown launch type {value!r}: use one of {known}, or a launcher such as lp.Processes()"
         ) from None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 from launch.engine import Engine
 from launch.outcome import node_failed
@@ -42,6 +42,9 @@ class _Inside:
     def temporary_directories(self) -> tuple[Path, ...]:
         return ()  # they are the run's
 
+    def record(self, resource: Mapping[str, Any]) -> None:
+        """Nothing: they carry the mark of the run, and descend from its nodes."""
+
     def context(self, node: PlannedNode, stop: StopToken) -> NodeContext:
         return NodeContext(
             program=self.parent.program,
@@ -70,7 +73,9 @@ def run_nested(executables: Sequence[Executable], parent: NodeContext, process: 
         on_stop=_ignore,
         on_change=lambda: None,
     )
-    backend = ProcessBackend(_Inside(plan, parent), OutputPump(Terminal()), engine.post, parent.stop.request)
+    backend = ProcessBackend(
+        _Inside(plan, parent), OutputPump(Terminal()), engine.post, parent.stop.request, StopToken()
+    )
     forget = parent.stop.on_stop(lambda: engine.post(StopRequested("the program stops")))
     try:
         engine.run(backend)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import contextlib
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import final
 
 from topology.errors import CourierError, NodeFailed, ProgramStopped, ReplayError
+from topology.executable import Executable
 
-__all__ = ["CLEAN", "Outcome", "add_note", "describe_exit", "node_failed", "outcome_of"]
+__all__ = [
+    "CLEAN",
+    "Outcome",
+    "add_note",
+    "describe_exit",
+    "failure_of",
+    "failure_text",
+    "node_failed",
+    "outcome_of",
+]
 
 # What a library in between keeps of it, such as TensorFlow, whose errors have no cause.
 _STOPPED = f"{ProgramStopped.__module__}.{ProgramStopped.__qualname__}: "
@@ -155,3 +165,23 @@ def node_failed(label: str, index: int, outcome: Outcome) -> NodeFailed:
         exit_code=outcome.exit_code,
         remote_traceback=outcome.remote_traceback,
     )
+
+
+def failure_of(program: str, failures: Sequence[tuple[Executable, Outcome]]) -> BaseException:
+    """What is raised for these failures of a program's nodes: the first, which is told of the others."""
+    (executable, outcome), *others = failures
+    if isinstance(outcome.error, Exception):
+        error: BaseException = outcome.error
+        add_note(error, f"in node {executable.name} of the program {program!r}")
+    else:
+        error = node_failed(executable.label, executable.index, outcome)
+    for other, its in others:
+        add_note(error, f"node {other.name} failed, too: {its.message}")
+    return error
+
+
+def failure_text(failures: Sequence[tuple[Executable, Outcome]]) -> str | None:
+    """What is written down of these failures: the first, with its traceback; None when there is none."""
+    for executable, outcome in failures:
+        return str(node_failed(executable.label, executable.index, outcome))
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, final, runtime_checkable
+from typing import Any, final
 
 from launch.checked import checked_count, checked_mapping, checked_seconds, checked_whole
 from launch.python_process import PythonProcess
@@ -14,10 +14,7 @@ from topology.context import derive_seeds
 from topology.executable import Executable
 from topology.program import Program
 
-if TYPE_CHECKING:
-    from launch.run import Run
-
-__all__ = ["DEFAULT_NOTICE_S", "LaunchOptions", "Launcher", "Plan", "PlannedNode", "make_plan"]
+__all__ = ["DEFAULT_NOTICE_S", "LaunchOptions", "Plan", "PlannedNode", "make_plan"]
 
 DEFAULT_NOTICE_S = 10.0
 
@@ -73,6 +70,25 @@ class PlannedNode:
         """`label/index`."""
         return self.executable.name
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the node's code as plain data."""
+        return {
+            "name": self.name,
+            "seed": self.seed,
+            "max_restarts": self.policy.max_restarts,
+            "listens_at": [address.service for address in self.executable.addresses],
+            "args": self.process.arguments(),
+            "interpreter_args": self.process.interpreter_options(),
+            "env": dict(self.process.env),
+        }
+
+    def __str__(self) -> str:
+        data = self.to_dict()
+        told = [f"{key} {data[key]}" for key in ("args", "interpreter_args", "env") if data[key]]
+        if self.policy.max_restarts:
+            told.append(f"at most {self.policy.max_restarts} restarts")
+        return ", ".join([self.name, f"seed {self.seed}", *told])
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -93,16 +109,30 @@ class Plan:
     preload: tuple[str, ...] = ()
     graph: Mapping[str, Any] | None = field(default=None, compare=False)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the nodes' code as plain data, e.g. for JSON."""
+        options = self.options
+        return {
+            "program": self.program,
+            "launch_type": options.launch_type,
+            "seed": options.seed,
+            "termination_notice_s": options.termination_notice_s,
+            "run_directory": None if options.run_directory is None else str(options.run_directory),
+            "terminal": options.terminal,
+            "preload": list(self.preload),
+            "nodes": [node.to_dict() for node in self.nodes],
+        }
 
-@runtime_checkable
-class Launcher(Protocol):
-    """A platform that programs run on. Its own object is its configuration."""
-
-    def plan(self, program: Program, options: LaunchOptions) -> Plan:
-        """Validates the program and says what would run. Starts nothing."""
-
-    def deploy(self, plan: Plan) -> Run:
-        """Starts everything and returns; when a part cannot be started, undoes the others and raises `LaunchError`."""
+    def __str__(self) -> str:
+        options = self.options
+        where = "a directory that goes with it" if options.temporary else options.run_directory or "a new directory"
+        lines = [
+            f"plan of {self.program!r} as {options.launch_type}, in {where}",
+            f"seed {options.seed}, {options.termination_notice_s:g} s of notice before a stop is forced",
+            *([f"imported once for all: {', '.join(self.preload)}"] if self.preload else []),
+            *(f"  {node}" for node in self.nodes),
+        ]
+        return "\n".join(lines)
 
 
 def make_plan(program: Program, options: LaunchOptions, *, serialize: bool) -> Plan:

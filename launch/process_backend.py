@@ -7,44 +7,24 @@ import logging
 import os
 import selectors
 import signal
-import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, final
+from typing import Any, final
 
 from launch.channel import Channel, Message, open_standard_files
-from launch.child import Setup
-from launch.fork_client import ForkServer, module_path
-from launch.launch_types import flags_are_parsed
+from launch.fork_client import ForkServer
+from launch.node_setup import ProcessSurroundings, file_with, make_setup
 from launch.outcome import Outcome, describe_exit
 from launch.output import OutputPump
-from launch.plan import Plan, PlannedNode
-from launch.run_directory import RunDirectory
 from launch.supervisor import Ended, Event, Started
-from topology.context import NodeContext, StopToken
-from topology.serialization import dumps
+from launch.sweep import describe_process
+from topology.context import StopToken
+from topology.errors import LaunchError
 
-__all__ = ["ProcessBackend", "ProcessSurroundings"]
+__all__ = ["ProcessBackend"]
 
 _logger = logging.getLogger(__name__)
-
-
-class ProcessSurroundings(Protocol):
-    """What the backend asks of a run's `Surroundings`."""
-
-    @property
-    def plan(self) -> Plan: ...
-
-    @property
-    def directory(self) -> RunDirectory: ...
-
-    @property
-    def temporary_directories(self) -> tuple[Path, ...]: ...
-
-    def context(self, node: PlannedNode, stop: StopToken) -> NodeContext: ...
 
 
 @final
@@ -70,9 +50,10 @@ class ProcessBackend:
         output: reads what the nodes print; closed with the backend.
         post: takes events.
         request_stop: called with a reason when a node asks for the stop.
+        cancelled: when it is set, the fork servers are not waited for any longer.
 
     Raises:
-        LaunchError: a fork server does not come up. Nothing is left running.
+        LaunchError: a fork server does not come up, or the system has no thread. Nothing is left running.
     """
 
     def __init__(
@@ -81,6 +62,7 @@ class ProcessBackend:
         output: OutputPump,
         post: Callable[[Event], None],
         request_stop: Callable[[str], None],
+        cancelled: StopToken,
     ) -> None:
         open_standard_files()
         self._surroundings = surroundings
@@ -96,40 +78,37 @@ class ProcessBackend:
         self._selector.register(self._wake_receiver, selectors.EVENT_READ, None)
         self._servers: dict[Any, ForkServer] = {}
         self._thread = threading.Thread(target=self._listen, name="processes of nodes", daemon=True)
+        forget = cancelled.subscribe(self._abort)
         try:
-            self._start_servers()
-            self._thread.start()
+            self._start_servers(cancelled)
+            _start_thread(self._thread)
         except BaseException:
             self._release()
             raise
+        finally:
+            forget()
 
-    def _start_servers(self) -> None:
+    def _abort(self) -> None:
+        for server in list(self._servers.values()):
+            server.abort()
+
+    def _start_servers(self, cancelled: StopToken) -> None:
         plan = self._surroundings.plan
         for node in plan.nodes:
             configuration = node.process.configuration()
             if configuration not in self._servers:
                 temporary = self._surroundings.temporary_directories
-                self._servers[configuration] = ForkServer(node.process, plan.preload, temporary)
+                run = self._surroundings.directory.path
+                server = ForkServer(node.process, plan.preload, temporary, run=run)
+                self._servers[configuration] = server
+                self._surroundings.record(describe_process(server.pid))
         for number, node in enumerate(plan.nodes):  # while the servers come up
-            self._setups[number] = self._setup(node).dumps()
+            self._setups[number] = make_setup(self._surroundings, node)
+        if cancelled.is_set():
+            self._abort()
         for server in self._servers.values():
             server.wait_until_ready()
             self._selector.register(server.channel, selectors.EVENT_READ, server)
-
-    def _setup(self, node: PlannedNode) -> Setup:
-        context = self._surroundings.context(node, StopToken())
-        own = {"stop", "run_in_processes"}
-        parsed = flags_are_parsed()
-        return Setup(
-            context={name: getattr(context, name) for name in NodeContext.__dataclass_fields__ if name not in own},
-            payload=dumps((sys.modules["absl.flags"].FLAGS if parsed else None, node.executable.entry)),
-            module_path=module_path(),
-            argv=[*sys.argv, *node.process.arguments()],
-            parse_flags=parsed,
-            directory=_current_directory(),
-            notice_s=self._surroundings.plan.options.termination_notice_s,
-            process=node.process,
-        )
 
     def start(self, node: int) -> None:
         planned = self._surroundings.plan.nodes[node]
@@ -139,7 +118,7 @@ class ProcessBackend:
         key = len(self._workers)
         self._workers[key] = _Worker(node, server, control)
         self._current[node] = key
-        setup = _file_with(self._setups[node])
+        setup = file_with(self._setups[node])
         try:
             server.fork(key, planned.name, control=theirs.fileno(), output=writer, setup=setup)
         except BaseException:
@@ -290,27 +269,15 @@ class ProcessBackend:
         self._post(Ended(worker.node, outcome))
 
 
+def _start_thread(thread: threading.Thread) -> None:
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise LaunchError(f"The system refused a thread for the processes of nodes: {error}") from error
+
+
 def _end_group(worker: _Worker) -> None:
     """Kills a node, and what it started, that its fork server cannot kill any more."""
     if worker.pid is not None and not worker.ended:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(worker.pid, signal.SIGKILL)
-
-
-def _current_directory() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return "."  # it has been removed; the nodes inherit what is left of it
-
-
-def _file_with(data: bytes) -> int:
-    """An open file without a name."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("topology-node")
-    else:
-        with tempfile.TemporaryFile() as temporary:
-            descriptor = os.dup(temporary.fileno())
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(data)
-    return descriptor

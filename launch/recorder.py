@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from launch.plan import Plan
@@ -28,6 +28,8 @@ class Recorder:
         self._state = initial_state(directory.run_id, plan.program, clock)
         self._state["launch_type"] = plan.options.launch_type
         self._state["seed"] = plan.options.seed
+        self._state["mark"] = str(directory.path)
+        self._state["resources"] = self._resources = list[dict[str, Any]]()
         self._nodes: list[dict[str, Any]] = [
             {
                 "label": node.executable.label,
@@ -53,9 +55,22 @@ class Recorder:
         self._end_state = state
         self._save()
 
-    def ended(self, error: str | None) -> None:
-        """The run is over, and everything of it is gone."""
-        self._state.update(state=self._end_state, ended=self._clock.time(), error=error)
+    def record(self, resource: Mapping[str, Any]) -> None:
+        """Something was created that `undeploy` must find when this process has been killed."""
+        self._resources.append(dict(resource))
+        self._save()
+
+    def ended(self, error: str | None, problems: Sequence[str] = (), *, state: str | None = None) -> None:
+        """The run is over.
+
+        Args:
+            error: why it failed.
+            problems: what could not be given back. Without any, the resources of the run are gone.
+            state: that it ended in; None for the last that was told.
+        """
+        if not problems:
+            self._resources.clear()
+        self._state.update(state=state or self._end_state, ended=self._clock.time(), error=error)
         self._save()
 
     def _save(self) -> None:

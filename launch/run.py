@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,19 +13,28 @@ from typing import Self, final
 
 from launch import at_exit, signals
 from launch.aside import call_aside
+from launch.deployment import Deployment
 from launch.engine import Backend, Engine
-from launch.outcome import Outcome, add_note, node_failed
-from launch.recorder import Recorder
+from launch.outcome import Outcome, add_note, failure_of, failure_text
+from launch.output import Terminal
+from launch.run_status import RunStatus, WorkerStatus
 from launch.supervisor import Interrupted, NodeState, StopRequested
 from launch.surroundings import Surroundings
 from topology import address, stopping
 from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.context import StopToken, try_get_context
 from topology.errors import CourierError, LaunchError, ReplayError
+from topology.executable import Executable
 
-__all__ = ["Run"]
+__all__ = ["Run", "run_in"]
 
 _logger = logging.getLogger(__name__)
+_runs: weakref.WeakValueDictionary[tuple[int, Path], Run] = weakref.WeakValueDictionary()  # by process and directory
+
+
+def run_in(directory: Path) -> Run | None:
+    """The run that this process launches, or has launched last, in `directory`."""
+    return _runs.get((os.getpid(), directory.resolve()))
 
 
 @final
@@ -31,6 +42,9 @@ class Run:
     """A program that runs, or has run. As a context manager it stops the program when the block ends.
 
     Methods may be called from any thread. Launchers make it with `Run.start`.
+
+    Attributes:
+        problems: what could not be given back at its end, a line each.
     """
 
     def __init__(self, surroundings: Surroundings) -> None:
@@ -45,43 +59,56 @@ class Run:
             on_change=self._record,
         )
         self._backend: Backend | None = None
+        self._cancelled = StopToken()
         self._ended = threading.Event()
+        self._abandoned = ""  # how it ended that was never started
         self._raised = False
         self._is_watched = False  # somebody stops it, so whether it failed is for them to ask
-        self._recorder = Recorder(surroundings.directory, plan)
-        self._undo: list[Callable[[], None]] = []
+        self._recorder = surroundings.recorder
+        self.problems: list[str] = []
+        undo, endpoints = surroundings.undo, surroundings.endpoints.table
+        undo.push("its addresses", address.register_endpoints(endpoints, surroundings.secret, self._stop))
+        undo.push("its place among the programs of this process", stopping.register_run(self._stop))
+        undo.push("its stop token", lambda: self._tell_script("the program has ended"))
+        _runs[os.getpid(), self.run_directory.resolve()] = self
 
     def __repr__(self) -> str:
         return f"<Run {self.run_id} {self.state}>"
 
     def start(self, backend: Backend) -> Run:
         """Starts the nodes on `backend`: for launchers. Raises `LaunchError` when the system has no thread for it."""
+        if self._cancelled.is_set():
+            raise LaunchError(f"The run {self.run_id} was stopped while it was starting: {self._cancelled.reason}")
         self._backend = backend
-        surroundings = self._surroundings
-        self._undo = [
-            address.register_endpoints(surroundings.endpoints.table, surroundings.secret, self._stop),
-            stopping.register_run(self._stop),
-        ]
         signals.register(self)
-        _logger.info("the run %s starts; its logs are in %s", self.run_id, surroundings.directory.logs)
+        _logger.info("the run %s starts; its logs are in %s", self.run_id, self._surroundings.directory.logs)
         with signals.waiting(raise_later=True):  # a Ctrl-C from here on stops the run, and is raised by its `wait`
             try:
                 threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True).start()
             except RuntimeError as error:
-                self._close()
                 raise LaunchError(f"The system refused a thread for the run: {error}. Nothing was started.") from error
             at_exit.wait_for(self)
             self._engine.started.wait()  # some Pythons start no thread once the script has ended
         return self
 
-    def post_stop(self, reason: str) -> None:
-        """A node asked for the stop: for backends."""
-        self._engine.post(StopRequested(reason, purpose="finished"))
+    def abandon(self, error: BaseException) -> None:
+        """It was not started, because of `error`: for launchers. Gives back what there was of it."""
+        self._surroundings.abandon(error, cancelled=self._cancelled.is_set())
+        signals.unregister(self)
+        with self._engine.changed:
+            self._abandoned = "stopped" if self._cancelled.is_set() else "failed"
+            self._ended.set()
+            self._engine.changed.notify_all()
 
-    @property
-    def engine(self) -> Engine:
-        """For backends, which post to it."""
-        return self._engine
+    def deployment(self, terminal: Terminal | None) -> Deployment:
+        """What a launcher makes a backend of."""
+        return Deployment(
+            surroundings=self._surroundings,
+            terminal=terminal,
+            post=self._engine.post,
+            request_stop=lambda reason: self._engine.post(StopRequested(reason, purpose="finished")),
+            cancelled=self._cancelled,
+        )
 
     @property
     def run_id(self) -> str:
@@ -107,6 +134,8 @@ class Run:
     def state(self) -> str:
         """`starting`, `running`, `stopping`, then `finished`, `failed` or `stopped`."""
         supervisor = self._engine.supervisor
+        if self._abandoned:
+            return self._abandoned
         if not supervisor.done:
             if supervisor.nodes[0].state is NodeState.PENDING:
                 return "starting"
@@ -116,15 +145,29 @@ class Run:
     @property
     def exit_codes(self) -> dict[str, int | None]:
         """Exit code of every node by `label/index`; None while it runs."""
-        with self._engine.changed:
-            records = self._engine.supervisor.nodes
-            return {node.name: record.exit_code for node, record in zip(self._nodes, records, strict=True)}
+        return {worker.name: worker.exit_code for worker in self.report().workers}
 
     def status(self) -> dict[str, str]:
         """State of every node by `label/index`: pending, running, restarting, finished, failed or stopped."""
+        return {worker.name: worker.state for worker in self.report().workers}
+
+    def report(self) -> RunStatus:
+        """How the run and all of its workers are now."""
+        plan = self._surroundings.plan
         with self._engine.changed:
-            records = self._engine.supervisor.nodes
-            return {node.name: record.state.value for node, record in zip(self._nodes, records, strict=True)}
+            return RunStatus(
+                run_id=self.run_id,
+                program=plan.program,
+                launch_type=plan.options.launch_type,
+                state=self.state,
+                error=failure_text(self._failures()),
+                workers=tuple(map(WorkerStatus.of, self._nodes, self._engine.supervisor.nodes)),
+            )
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over, and what it had is given back."""
+        return self._ended.is_set()
 
     def wait(
         self,
@@ -184,10 +227,10 @@ class Run:
         with self._engine.changed:
             met = SYSTEM_CLOCK.wait_for(
                 self._engine.changed,
-                lambda: supervisor.done or (condition() and not supervisor.failures),
+                lambda: supervisor.done or self.has_ended or (condition() and not supervisor.failures),
                 deadline.remaining(),
             )
-            must_end = supervisor.done
+            must_end = supervisor.done or self.has_ended
         if not (met and must_end):
             return met
         return self._ended.wait(deadline.remaining()) and self._join_handlers(deadline)
@@ -200,23 +243,13 @@ class Run:
 
     def _raise_failure(self) -> None:
         with self._engine.changed:
-            failures = self._engine.supervisor.reported_failures()
+            failures = self._failures()
             raised, self._raised = self._raised, True
-        if not failures or raised:
-            return
-        raise self._error(failures)
+        if failures and not raised:
+            raise failure_of(self._surroundings.plan.program, failures)
 
-    def _error(self, failures: list[tuple[int, Outcome]]) -> BaseException:
-        node, outcome = failures[0]
-        executable = self._nodes[node].executable
-        if isinstance(outcome.error, Exception):
-            error: BaseException = outcome.error
-            add_note(error, f"in node {executable.name} of the program {self._surroundings.plan.program!r}")
-        else:
-            error = node_failed(executable.label, executable.index, outcome)
-        for other, its_outcome in failures[1:]:
-            add_note(error, f"node {self._nodes[other].name} failed, too: {its_outcome.message}")
-        return error
+    def _failures(self) -> list[tuple[Executable, Outcome]]:
+        return [(self._nodes[node].executable, its) for node, its in self._engine.supervisor.reported_failures()]
 
     def stop(self, reason: str = "Run.stop() was called", *, timeout: float | None = None) -> bool:
         """Stops the program and blocks until it has ended; returns False on a timeout. Only `wait` raises failures.
@@ -231,6 +264,8 @@ class Run:
         return self.wait(timeout=timeout, raise_error=False)
 
     def _request_stop(self, reason: str) -> None:
+        if self._backend is None:
+            self._cancelled.set(reason)
         self._engine.post(StopRequested(reason))
 
     def _tell_script(self, reason: str) -> None:
@@ -251,12 +286,12 @@ class Run:
         self.stop("the with block of the run ended")
         if error is None or isinstance(error, CourierError | ReplayError):
             self._raise_failure()  # the failure of a node is why a call of the block did not get through
-        elif text := self._failure_text():
+        elif text := failure_text(self._failures()):
             add_note(error, text)
 
     def unreported_failure(self) -> BaseException | None:
         """The failure nobody has asked about: for the end of the script."""
-        return None if self._is_seen() else self._error(self._engine.supervisor.reported_failures())
+        return None if self._is_seen() else failure_of(self._surroundings.plan.program, self._failures())
 
     def is_settled(self) -> bool:
         """Whether it has ended, and nothing is left to say of it at the end of the script."""
@@ -273,17 +308,15 @@ class Run:
             self._close()
 
     def _close(self) -> None:
-        assert self._backend is not None
-        self._backend.close()
-        self._tell_script("the program has ended")
-        for undo in self._undo:
-            undo()
-        self._recorder.ended(self._failure_text())
-        self._report_late()
-        self._surroundings.release()
-        signals.unregister(self)
-        self._engine.started.set()
-        self._ended.set()
+        try:
+            self.problems = self._surroundings.undo.run()
+            self._recorder.ended(failure_text(self._failures()), self.problems)
+            self._report_late()
+            self._surroundings.remove_temporary(self.problems)
+        finally:
+            signals.unregister(self)
+            self._engine.started.set()
+            self._ended.set()
 
     def _report_late(self) -> None:
         for node, record in zip(self._nodes, self._engine.supervisor.nodes, strict=True):
@@ -292,11 +325,3 @@ class Run:
 
     def _record(self) -> None:
         self._recorder.changed(self.state, self._engine.supervisor.nodes)
-
-    def _failure_text(self) -> str | None:
-        failures = self._engine.supervisor.reported_failures()
-        if not failures:
-            return None
-        node, outcome = failures[0]
-        executable = self._nodes[node].executable
-        return str(node_failed(executable.label, executable.index, outcome))

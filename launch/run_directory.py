@@ -241,7 +241,7 @@ def initial_state(run_id: str, program_name: str, clock: Clock = SYSTEM_CLOCK) -
         "state": "starting",
         "started": clock.time(),
         "ended": None,
-        "launcher": {"pid": os.getpid(), "create_time": create_time(os.getpid())},
+        "launcher": {"pid": os.getpid(), "create_time": create_time(os.getpid()), "host": os.uname().nodename},
         "nodes": [],
         "error": None,
     }
@@ -290,14 +290,19 @@ def _checked(state: Any) -> dict[str, Any]:
     """`state` as everybody may rely on it: what a launcher writes. Raises `ValueError` or `TypeError` for others."""
     if not isinstance(state, dict):
         raise TypeError(f"it holds {type(state).__name__}, not an object")
-    _check("", state, {"state": str, "started": float, "launcher": dict}, {"ended": float, "nodes": list, "error": str})
-    _check("launcher.", state["launcher"], {"pid": int}, {"create_time": float})
-    for number, node in enumerate(state.get("nodes") or ()):
-        where = f"nodes[{number}]"
-        if not isinstance(node, dict):
-            raise TypeError(f"{where} is {node!r}")
-        _check(f"{where}.", node, {"label": str, "index": int, "state": str}, {"pid": int})
+    optional = {"ended": float, "nodes": list, "error": str, "resources": list}
+    _check("", state, {"state": str, "started": float, "launcher": dict}, optional)
+    _check("launcher.", state["launcher"], {"pid": int}, {"create_time": float, "host": str})
+    _check_each("nodes", state, {"label": str, "index": int, "state": str}, {"pid": int})
+    _check_each("resources", state, {"kind": str}, {"pid": int, "create_time": float, "path": str, "inode": int})
     return state
+
+
+def _check_each(name: str, state: Mapping[str, Any], needed: Mapping[str, type], optional: Mapping[str, type]) -> None:
+    for number, entry in enumerate(state.get(name) or ()):
+        if not isinstance(entry, dict):
+            raise TypeError(f"{name}[{number}] is {entry!r}")
+        _check(f"{name}[{number}].", entry, needed, optional)
 
 
 def _check(where: str, found: Mapping[str, Any], needed: Mapping[str, type], optional: Mapping[str, type]) -> None:

@@ -39,7 +39,7 @@ class LaunchRequest:
     """What the command line said beside the agent and its settings.
 
     Attributes:
-        launch_type: "local_mp" or "local_mt".
+        launch_type: "local_mp", "local_mt", or the name of another package's launcher.
         seed: seed of the run; also given to an agent that has a setting of that name. None for the defaults.
         run_directory: a new or empty directory; None for a new one under the default base.
         resume: `run_directory` is an earlier run, to go on with.
@@ -133,7 +133,7 @@ def _prepare(name: str, texts: Mapping[str, str], request: LaunchRequest) -> _Pr
         return launch.launch(
             program,
             _launcher(agent, request),
-            local_resources=agent.local_resources(texts) if request.launch_type == "local_mp" else None,
+            local_resources=agent.local_resources(texts) if request.launch_type != "local_mt" else None,
             terminal=request.terminal or "output_to_files",
             run_directory=directory,
             seed=request.seed or 0,

@@ -10,6 +10,7 @@ names the choice when the program does not.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import shlex
@@ -21,6 +22,7 @@ from pathlib import Path
 from launch.launch_types import flag_value
 from launch.output import Terminal
 from launch.plan import Plan
+from launch.rollback import Rollback
 from launch.run_directory import RunDirectory
 from topology.errors import LaunchError
 
@@ -47,10 +49,20 @@ def check_terminal(asked: str | None) -> str:
     raise LaunchError(f"Unknown terminal {name!r}: use one of {', '.join(TERMINALS)}")
 
 
-def open_terminal(asked: str | None, directory: RunDirectory, plan: Plan) -> Terminal | None:
-    """What takes the nodes' lines; None when only the log files do."""
+def open_terminal(asked: str | None, directory: RunDirectory, plan: Plan, undo: Rollback) -> Terminal | None:
+    """What takes the nodes' lines; None when only the log files do.
+
+    Args:
+        asked: one of `TERMINALS`; None for the environment's choice.
+        directory: of the run.
+        plan: what is deployed.
+        undo: is told what to close when the run cannot be deployed.
+
+    Raises:
+        LaunchError: the name is unknown, or the logs cannot go where they are to go.
+    """
     name = check_terminal(asked)
-    if name == "tmux_session" and _open_tmux(directory, plan):
+    if name == "tmux_session" and _open_tmux(directory, plan, undo):
         return None
     if name == "output_to_files":
         logs = _move_logs(directory)
@@ -74,7 +86,7 @@ def _move_logs(directory: RunDirectory) -> Path:
     return logs
 
 
-def _open_tmux(directory: RunDirectory, plan: Plan) -> bool:
+def _open_tmux(directory: RunDirectory, plan: Plan, undo: Rollback) -> bool:
     program = shutil.which("tmux")
     if program is None:
         _logger.warning("tmux is not installed: output comes to this terminal")
@@ -88,6 +100,9 @@ def _open_tmux(directory: RunDirectory, plan: Plan) -> bool:
             command = f"exec tail -n +1 -F --pid={os.getpid()} {shlex.quote(str(log))}"
             where = ["new-session", "-d", "-s", session] if position == 0 else ["new-window", "-d", "-t", f"{session}:"]
             window = _tmux(program, *where, "-P", "-F", "#{window_id}", "-n", node.name, command)
+            if position == 0:
+                close = functools.partial(_tmux, program, "kill-session", "-t", session)
+                undo.push("its tmux session", close, only_after_failure=True)
             _tmux(program, "set-window-option", "-t", window, "remain-on-exit", "on")
     except (OSError, subprocess.CalledProcessError) as error:
         detail = getattr(error, "stderr", None) or error

@@ -6,18 +6,19 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
-from typing import final
+from typing import ClassVar, final
 
 from launch.aside import call_aside
+from launch.deployment import Deployment
+from launch.engine import Backend
+from launch.launch_types import LaunchType
+from launch.launcher import Launcher
 from launch.outcome import Outcome, outcome_of
 from launch.plan import LaunchOptions, Plan, PlannedNode, make_plan
-from launch.run import Run
-from launch.supervisor import Ended, Event
-from launch.surroundings import Surroundings
-from launch.terminals import open_terminal
+from launch.supervisor import Ended
 from launch.thread_output import ThreadOutput
 from topology.context import NodeContext, StopToken, bind_context
 from topology.executable import Executable
@@ -32,27 +33,23 @@ _logger = logging.getLogger(__name__)
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Threads:
+class Threads(Launcher):
     """Launches every node as a thread.
 
     A stop sets the nodes' stop tokens. Code that never looks at its token gets a `SystemExit` at its next bytecode; a
     thread that stays inside a C call cannot be ended, and is reported with its stack and left behind.
     """
 
-    def plan(self, program: Program, options: LaunchOptions) -> Plan:
+    launch_type: ClassVar[str] = LaunchType.LOCAL_MULTI_THREADING.value
+
+    def plan(self, program: Program, options: LaunchOptions | None = None) -> Plan:
+        options = options or LaunchOptions(launch_type=self.launch_type)
         return make_plan(program, options, serialize=options.check_serializable)
 
-    def deploy(self, plan: Plan) -> Run:
-        surroundings = Surroundings(plan)
-        try:
-            terminal = open_terminal(plan.options.terminal, surroundings.directory, plan)
-            run = Run(surroundings)
-        except BaseException as error:
-            surroundings.abandon(error)
-            raise
+    def open_backend(self, deployment: Deployment) -> Backend:
         # Tests read their own stdout, so there the streams are left alone.
-        output = None if plan.options.temporary else ThreadOutput(terminal)
-        return run.start(_ThreadBackend(surroundings, output, run.engine.post, run.post_stop))
+        output = None if deployment.plan.options.temporary else ThreadOutput(deployment.terminal)
+        return _ThreadBackend(deployment, output)
 
 
 @final
@@ -70,27 +67,20 @@ class _Worker:
 
 @final
 class _ThreadBackend:
-    def __init__(
-        self,
-        surroundings: Surroundings,
-        output: ThreadOutput | None,
-        post: Callable[[Event], None],
-        request_stop: Callable[[str], None],
-    ) -> None:
-        self._surroundings = surroundings
+    def __init__(self, deployment: Deployment, output: ThreadOutput | None) -> None:
+        self._deployment = deployment
         self._output = output
-        self._post = post
-        self._request_stop = request_stop
+        self._post = deployment.post
         self._workers: dict[int, _Worker] = {}
         self._stop_reason: str | None = None
 
     def start(self, node: int) -> None:
-        planned = self._surroundings.plan.nodes[node]
-        context = self._context(planned, StopToken(self._request_stop))
+        planned = self._deployment.plan.nodes[node]
+        context = self._context(planned, StopToken(self._deployment.request_stop))
         worker = _Worker(planned, context)
         self._workers[node] = worker
         if self._output is not None:
-            log = self._surroundings.directory.log_path(planned.executable.label, planned.executable.index)
+            log = self._deployment.directory.log_path(planned.executable.label, planned.executable.index)
             self._output.attach(context, log)
         worker.thread = threading.Thread(target=self._run, args=(node, worker), name=planned.name, daemon=True)
         worker.thread.start()
@@ -99,9 +89,9 @@ class _ThreadBackend:
         def run_in_processes(executables: Sequence[Executable]) -> None:
             from launch.nested import run_nested  # only programs that have such nodes need it
 
-            run_nested(executables, context, planned.process, self._surroundings.plan.options.termination_notice_s)
+            run_nested(executables, context, planned.process, self._deployment.plan.options.termination_notice_s)
 
-        context = replace(self._surroundings.context(planned, token), run_in_processes=run_in_processes)
+        context = replace(self._deployment.context(planned, token), run_in_processes=run_in_processes)
         return context
 
     def _run(self, node: int, worker: _Worker) -> None:
@@ -124,7 +114,7 @@ class _ThreadBackend:
         del error, outcome
 
     def _join_handlers(self, worker: _Worker) -> None:
-        notice_s = self._surroundings.plan.options.termination_notice_s
+        notice_s = self._deployment.plan.options.termination_notice_s
         for late in worker.context.stop.join_handlers(notice_s, coming=self._stop_reason is not None):
             _logger.warning(
                 "the stop handler %r of %s did not end within the notice of %g s, and is left behind",
