@@ -1,0 +1,246 @@
+"""A data store in an object store: S3 and what speaks its language, or whatever else fsspec knows.
+
+    PREFIX/record             what readers look at: a copy of the newest record
+    PREFIX/records/...        the last records; making the next one is what publishes
+    PREFIX/policies/...       bytes of policies and states, never changed
+
+An object is there whole or not at all. The next record is made with a conditional request, which S3 and most others
+have: of two writers one is told that it is there already. Where the store does not know conditions, two writers at the
+very same moment may both believe that they were first; the lease keeps them apart but for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, final
+
+from topology.clock import SYSTEM_CLOCK, Clock
+from topology.errors import StoreError, StoreUnavailable
+from topology.nodes.store.codec import Buffer
+from topology.nodes.store.policies import DEFAULT_KEEP, DataStore
+from topology.nodes.store.policy_medium import BlobMissing, Medium
+from topology.nodes.store.policy_waits import Wait, check_pauses
+from topology.nodes.store.record_chain import Chain, Files
+from topology.nodes.store.record_store import RecordStore
+
+__all__ = ["ObjectMedium", "known_protocols", "open_object_store"]
+
+_POLICIES: Final = "policies"
+_POLL_S: Final = (0.02, 1.0)
+_S3: Final = {"s3", "s3a"}
+_S3_CONFIG: Final = {"connect_timeout": 5, "read_timeout": 60, "retries": {"max_attempts": 2}}
+
+# fsspec's file systems in memory look whether a file is there, and make it then: in one process one at a time.
+_one_at_a_time = threading.Lock()
+
+
+def open_object_store(
+    url: str,
+    *,
+    keep: int = DEFAULT_KEEP,
+    clock: Clock = SYSTEM_CLOCK,
+    poll_s: tuple[float, float] = _POLL_S,
+    **storage_options: Any,
+) -> DataStore:
+    """See `open_data_store`. Other options go to the file system, e.g. `endpoint_url`, `key` and `secret` for S3.
+
+    Raises:
+        ImportError: the package of that file system is not installed.
+        ValueError: the url lacks a bucket.
+        StoreUnavailable, StoreError: the store cannot be reached, or does not let us in, or there is no such bucket.
+    """
+    store = RecordStore(ObjectMedium(url, storage_options, poll_s=poll_s), keep=keep, clock=clock)
+    store.check()
+    return store
+
+
+def known_protocols() -> frozenset[str]:
+    """Schemes that fsspec knows, whether their packages are installed or not.
+
+    Raises:
+        ImportError: fsspec is not installed.
+    """
+    return frozenset(_fsspec("").available_protocols())
+
+
+def _fsspec(url: str) -> Any:
+    try:
+        import fsspec
+    except ImportError as error:
+        raise ImportError(
+            f"a data store at {url or 'a url'} needs fsspec: pip install 'rl-topology[s3]', or fsspec and the package "
+            "of its file system"
+        ) from error
+    return fsspec
+
+
+@final
+class ObjectMedium(Medium, Files):
+    """See `Medium`.
+
+    Args:
+        url: scheme, bucket and prefix.
+        storage_options: of fsspec's file system.
+        poll_s: shortest and longest pause between two looks, in seconds.
+    """
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any], *, poll_s: tuple[float, float] = _POLL_S) -> None:
+        self._url = url.rstrip("/")
+        self._scheme, _, path = self._url.partition("://")
+        if not path.strip("/"):
+            raise ValueError(f"{url!r} lacks a place: write {self._scheme}://BUCKET/PREFIX")
+        self._options = dict(storage_options)
+        self._poll_s = check_pauses(poll_s)
+        self._chain = Chain(self)
+        self._lock = threading.Lock()
+        self._opened: tuple[int, Any, str] | None = None  # process, file system, root
+
+    def __repr__(self) -> str:
+        return self._url
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self._url, self._options, self._poll_s)
+
+    def check(self) -> None:
+        if self._scheme not in _S3:
+            return
+        fs, root = self._open()
+        bucket = root.partition("/")[0]
+        with self._explained("opened"):
+            try:
+                fs.call_s3("head_bucket", Bucket=bucket)
+            except FileNotFoundError as error:
+                raise self._no_bucket() from error
+            except PermissionError:
+                return  # who may not look at the bucket may still read objects in it: reading will tell
+
+    def read(self) -> bytes | None:
+        return self._chain.read()
+
+    def write(self, revision: int, record: bytes, blobs: Sequence[str]) -> bool:  # noqa: ARG002 - objects stay
+        return self._chain.write(revision, record)
+
+    def wait_changed(self, revision: int, wait: Wait, most_s: float = math.inf) -> None:  # noqa: ARG002 - it looks itself
+        wait.pause_growing(self._poll_s, most_s)
+
+    def close(self) -> None:
+        with self._lock:
+            opened, self._opened = self._opened, None
+        if opened is None or opened[0] != os.getpid():
+            return
+        fs = opened[1]
+        if (session := getattr(fs, "_s3creator", None)) is not None:
+            # s3fs does this when its object is collected, and nobody knows when that is.
+            fs.close_session(fs.loop, session)
+
+    # --- bytes of policies --------------------------------------------------------------------------------------------
+
+    def put(self, name: str, parts: Sequence[Buffer]) -> None:
+        self.write_file(f"{_POLICIES}/{name}", b"".join(parts))
+
+    def get(self, name: str) -> Buffer:
+        data = self.read_file(f"{_POLICIES}/{name}")
+        if data is None:
+            raise BlobMissing(f"{name} is not in {self._url}")
+        return data
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self.remove_file(f"{_POLICIES}/{name}")
+
+    def leftovers(self) -> list[str]:
+        fs, root = self._open()
+        with self._explained("listed"):
+            try:
+                return [str(path).rpartition("/")[2] for path in fs.ls(f"{root}/{_POLICIES}", detail=False)]
+            except FileNotFoundError:
+                return []
+
+    # --- objects ------------------------------------------------------------------------------------------------------
+
+    def read_file(self, name: str) -> bytes | None:
+        fs, root = self._open()
+        with self._explained("read"):
+            try:
+                data: bytes = fs.cat_file(f"{root}/{name}")
+                return data
+            except FileNotFoundError:
+                return None
+
+    def make_file(self, name: str, data: bytes) -> bool:
+        fs, root = self._open()
+        with self._explained("written"), _one_at_a_time if self._scheme == "memory" else contextlib.nullcontext():
+            try:
+                fs.pipe_file(f"{root}/{name}", data, mode="create")
+            except FileNotFoundError as error:
+                raise self._no_bucket() from error
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if _is_refused_condition(error):
+                    return False
+                raise
+            return True
+
+    def write_file(self, name: str, data: bytes) -> None:
+        fs, root = self._open()
+        with self._explained("written"):
+            try:
+                fs.pipe_file(f"{root}/{name}", data)
+            except FileNotFoundError as error:
+                raise self._no_bucket() from error
+
+    def remove_file(self, name: str) -> None:
+        fs, root = self._open()
+        with self._explained("cleaned up"), contextlib.suppress(FileNotFoundError):
+            fs.rm_file(f"{root}/{name}")
+
+    def _open(self) -> tuple[Any, str]:
+        with self._lock:
+            if self._opened is None or self._opened[0] != os.getpid():
+                # Listings are never cached, and neither is the object, whose connections we close ourselves.
+                options = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
+                if self._scheme in _S3:
+                    options["config_kwargs"] = {**_S3_CONFIG, **options.get("config_kwargs", {})}
+                try:
+                    fs, root = _fsspec(self._url).core.url_to_fs(self._url, **options)
+                except ImportError as error:
+                    extra = "pip install 'rl-topology[s3]'" if self._scheme in _S3 else "install it"
+                    raise ImportError(f"a data store at {self._url} needs a package: {error}; {extra}") from error
+                self._opened = os.getpid(), fs, str(root).rstrip("/")
+            return self._opened[1], self._opened[2]
+
+    def _no_bucket(self) -> StoreError:
+        return StoreError(f"there is no place for the data store {self._url}: make the bucket, or correct the url")
+
+    @contextlib.contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (StoreError, ImportError):
+            raise
+        except PermissionError as error:
+            raise StoreUnavailable(
+                f"the data store {self._url} cannot be {what}: it does not let us in ({error}); check the credentials, "
+                "and what they allow"
+            ) from error
+        except Exception as error:  # each file system has errors of its own
+            raise StoreUnavailable(
+                f"the data store {self._url} cannot be {what}: {type(error).__name__}: {error}; check its address, "
+                "and that it runs and has room"
+            ) from error
+
+
+def _rebuild(url: str, options: dict[str, Any], poll_s: tuple[float, float]) -> ObjectMedium:
+    return ObjectMedium(url, options, poll_s=poll_s)
+
+
+def _is_refused_condition(error: OSError) -> bool:
+    """Whether the store said that the object is there: s3fs has no error of its own for that."""
+    response = getattr(error.__cause__, "response", None)
+    code = str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+    return code in {"PreconditionFailed", "412", "ConditionalRequestConflict"}
