@@ -26,6 +26,9 @@ from topology.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["Claim", "RoundLedger", "RoundPlan", "RoundService", "RoundStats", "Share", "Unit", "Verdict"]
 
+AHEAD_S = 0.05
+"""Seconds that a worker waits which has the next policy already."""
+
 
 class Unit(enum.StrEnum):
     """What the work of a round is counted in."""
@@ -61,8 +64,8 @@ class Claim(NamedTuple):
     Attributes:
         policy: of the round that is under way.
         share: what to play; None when there is nothing to do now, or with the policy that the worker has.
-        wait_s: None if `share` is given or the worker's policy is another; else the seconds after which asking again
-            may help, infinite when every share has arrived.
+        wait_s: None if `share` is given, or the worker's policy is an older one; else the seconds after which asking
+            again may help, infinite when every share has arrived.
     """
 
     policy: int
@@ -192,7 +195,9 @@ class RoundLedger:
         A worker asks when what it played is stored. A share that it claimed before stays its own until its time is
         over: it may be on its way.
         """
-        if policy != self.policy:
+        if policy > self.policy:  # it has seen what was saved a moment ago: that round is about to begin
+            return Claim(self.policy, wait_s=AHEAD_S)
+        if policy < self.policy:
             return Claim(self.policy)
         index = self._choose(now)
         if index is None:

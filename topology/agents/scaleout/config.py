@@ -1,0 +1,268 @@
+"""Settings of agents that are scaled out."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar, final
+
+from topology.agents.core.config import CheckedConfig
+from topology.agents.flow.config import DQNConfig, FlowConfig, PPOConfig
+from topology.errors import ProgramError
+from topology.nodes.store.rounds import RoundPlan, Unit
+
+__all__ = ["ScaleOutConfig", "ScaleOutDQNConfig", "ScaleOutPPOConfig", "Synchronization"]
+
+FlowConfigT = TypeVar("FlowConfigT", bound=FlowConfig)
+
+DEFAULT_SAVE_S = 2.0
+"""Seconds between two policies in ASYNC, unless the settings say otherwise."""
+
+
+class Synchronization(enum.StrEnum):
+    """How trainer and workers are kept in step.
+
+    SYNC: what the trainer trains on was made by exactly the newest policy; for algorithms that learn on-policy.
+    ASYNC: nobody waits for anybody while there is something to do; for algorithms that learn off-policy.
+    """
+
+    SYNC = "sync"
+    ASYNC = "async"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleOutConfig(CheckedConfig):
+    """Settings that every agent has that is scaled out.
+
+    Attributes:
+        environment: a name (catch, gym:CartPole-v1) or where a function is that makes one; see
+            `topology.environments.make_environment`.
+        synchronization: "sync" (the trainer waits for all the experience of a round, the workers for the next policy)
+            or "async" (neither waits); each algorithm says which it supports.
+        memory_backend: where experience waits for the trainer: "replay" (a node of this program), "redis" ($REDIS_URL,
+            else redis://localhost:6379), "local" (for programs of threads), or a URL. A password in a URL can be read
+            by whoever sees the command line: prefer $REDIS_URL.
+        data_store: where policies are kept: a directory, or a URL such as s3://bucket/prefix (credentials: AWS_*) or
+            redis://host:port; "redis" as above; None for a directory in the run directory.
+        num_workers: rollout workers.
+        environments_per_worker: environments that each plays in step, with one call of the policy for all.
+        seed: of everything random, together with each node's own seed: no two workers play alike.
+        max_steps: steps trained on after which the run ends; None for a run without end.
+        target_return: the run ends when an evaluation reaches it, and another one of `final_evaluation_episodes` of
+            the same policy does too; None for never.
+        num_steps: SYNC: steps of a round.
+        num_episodes: SYNC: episodes of a round, all whole, instead of `num_steps`; None for steps.
+        share_steps: steps that a worker plays before it stores them; in SYNC its share of a round.
+        share_episodes: episodes of a share, where rounds are counted in episodes.
+        share_timeout_s: SYNC: seconds a worker has for a share before another one may take it over.
+        checkpoint_save_secs: ASYNC: seconds between two policies; None for 2. SYNC saves one every round.
+        max_staleness: ASYNC: experience is dropped that was made by a policy so many numbers older than the newest is
+            when it arrives; None for no bound.
+        normalise_observations: whether observations get mean 0 and variance 1, by statistics that all workers share.
+        normalise_rewards: whether rewards are divided by the deviation of the discounted returns; shared as well.
+        memory_max_steps: steps that may wait in the memory backend; above it the workers wait.
+        keep_policies: how many of the newest policies the data store keeps.
+        evaluation_period_s: seconds from one evaluation to the next, at least; each is of the newest policy then.
+        evaluation_episodes: episodes of each evaluation; 0 for a program without an evaluator.
+        final_evaluation_episodes: episodes of the evaluation at the end.
+        max_restarts: how often trainer, evaluator and each worker may die and be started again.
+        take_over: whether to go on from policies that another run has left in the data store.
+        hidden_sizes: widths of the hidden layers.
+        discount: factor for each step.
+        learning_rate: of Adam, at the beginning.
+        final_learning_rate: after `max_steps`: it falls linearly in between.
+        constant_rate_part: part of the steps before it begins to fall.
+        max_gradient_norm: gradients are scaled down to this global norm.
+    """
+
+    supported_synchronizations: ClassVar[tuple[Synchronization, ...]] = (Synchronization.SYNC, Synchronization.ASYNC)
+
+    environment: str = "gym:CartPole-v1"
+    synchronization: Synchronization = Synchronization.SYNC
+    memory_backend: str = "replay"
+    data_store: str | None = None
+    num_workers: int = 2
+    environments_per_worker: int = 8
+    seed: int = 0
+    max_steps: int | None = 100_000
+    target_return: float | None = None
+    num_steps: int = 1024
+    num_episodes: int | None = None
+    share_steps: int = 256
+    share_episodes: int = 4
+    share_timeout_s: float = 30.0
+    checkpoint_save_secs: float | None = None
+    max_staleness: int | None = None
+    normalise_observations: bool = False
+    normalise_rewards: bool = False
+    memory_max_steps: int = 100_000
+    keep_policies: int = 5
+    evaluation_period_s: float = 5.0
+    evaluation_episodes: int = 10
+    final_evaluation_episodes: int = 50
+    max_restarts: int = 5
+    take_over: bool = False
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    discount: float = 0.99
+    learning_rate: float = 1e-3
+    final_learning_rate: float = 1e-5
+    constant_rate_part: float = 0.0
+    max_gradient_norm: float = 0.5
+
+    @property
+    def save_s(self) -> float:
+        """Seconds between two policies in ASYNC."""
+        return DEFAULT_SAVE_S if self.checkpoint_save_secs is None else self.checkpoint_save_secs
+
+    @property
+    def round_plan(self) -> RoundPlan:
+        """How the rounds of SYNC are cut."""
+        if self.num_episodes is not None:
+            share = min(self.share_episodes, self.num_episodes)
+            return RoundPlan(unit=Unit.EPISODES, total=self.num_episodes, share=share)
+        return RoundPlan(unit=Unit.STEPS, total=self.num_steps, share=self.share_steps)
+
+    def flow(self, cls: type[FlowConfigT], **more: Any) -> FlowConfigT:
+        """The settings of the same algorithm as an execution plan, whose networks and losses it shares."""
+        names = {field.name for field in dataclasses.fields(cls)} & {field.name for field in dataclasses.fields(self)}
+        return cls(
+            **{name: getattr(self, name) for name in sorted(names)},
+            num_actors=self.num_workers,
+            environments_per_actor=self.environments_per_worker,
+            max_actor_steps=self.max_steps,
+            **more,
+        )
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self.below_one("num_workers", "environments_per_worker", "num_steps", "share_steps")
+        yield from self.below_one("share_episodes", "keep_policies", "memory_max_steps", "final_evaluation_episodes")
+        yield from self.negative("evaluation_episodes", "evaluation_period_s", "max_restarts")
+        yield from self.not_positive("share_timeout_s", "save_s")
+        yield from self.one_below_one("hidden_sizes")
+        for name in ("max_steps", "num_episodes"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                yield f"{name}={value}: at least 1, or None"
+        if self.max_staleness is not None and self.max_staleness < 0:
+            yield f"max_staleness={self.max_staleness}: at least 0, or None for no bound"
+        if self.target_return is not None and not self.evaluation_episodes:
+            yield f"target_return={self.target_return} is found by evaluations: set evaluation_episodes to at least 1"
+        yield from self._faults_of_the_synchronization()
+
+    def _faults_of_the_synchronization(self) -> Iterator[str]:
+        if self.synchronization not in self.supported_synchronizations:
+            agent = type(self).__name__.removeprefix("ScaleOut").removesuffix("Config")
+            known = ", ".join(str(one) for one in self.supported_synchronizations)
+            yield f"synchronization={str(self.synchronization)!r}: {agent} learns from what its newest policy did, and supports {known}"  # noqa: E501
+        if self.synchronization is Synchronization.ASYNC:
+            if self.num_episodes is not None:
+                yield f"num_episodes={self.num_episodes}: ASYNC has no rounds; set share_steps"
+            yield from self._faults_of_steps("share_steps")
+            return
+        if self.checkpoint_save_secs is not None:
+            yield (
+                f"checkpoint_save_secs={self.checkpoint_save_secs}: SYNC saves a policy every round, not by the clock; "
+                "leave it out, or set synchronization=async"
+            )
+        if self.max_staleness is not None:
+            yield f"max_staleness={self.max_staleness}: in SYNC nothing is stale; leave it out"
+        if self.num_episodes is None:
+            yield from self._faults_of_steps("num_steps", "share_steps")
+            if self.share_steps > self.num_steps:
+                yield f"share_steps={self.share_steps} is above num_steps={self.num_steps}, a whole round"
+            if self.memory_max_steps < 2 * self.num_steps:
+                yield (
+                    f"memory_max_steps={self.memory_max_steps}: a round of num_steps={self.num_steps} waits there "
+                    f"until it is learned from; at least {2 * self.num_steps}"
+                )
+
+    def _faults_of_steps(self, *names: str) -> Iterator[str]:
+        for name in names:
+            if getattr(self, name) % max(1, self.environments_per_worker):
+                yield (
+                    f"{name}={getattr(self, name)} is no multiple of "
+                    f"environments_per_worker={self.environments_per_worker}, which play in step"
+                )
+
+    def _faults_of_flow(self, cls: type[FlowConfig]) -> Iterator[str]:
+        try:
+            self.flow(cls)
+        except ProgramError as error:
+            yield from (fault for fault in error.faults if not fault.startswith(("num_actors", "environments_per_a")))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ScaleOutPPOConfig(ScaleOutConfig):
+    """Settings of PPO, scaled out. The defaults suit small environments.
+
+    Attributes:
+        clip_ratio: how far the probability of an action may move in one round before its gradient ends.
+        num_passes: over each round.
+        minibatch_size: steps of an update.
+        entropy_cost: weight of the entropy of the policy, which is to stay high.
+        final_entropy_cost: after `max_steps`: it changes linearly in between.
+        value_cost: weight of the error of the value.
+        trace_decay: lambda of the generalized advantages.
+        reward_scale: factor of the rewards that are learned from, where they are not normalised.
+        standardize_advantages: whether the advantages of a round get mean 0 and variance 1.
+    """
+
+    supported_synchronizations: ClassVar[tuple[Synchronization, ...]] = (Synchronization.SYNC,)
+
+    clip_ratio: float = 0.2
+    num_passes: int = 6
+    minibatch_size: int = 256
+    entropy_cost: float = 0.01
+    final_entropy_cost: float = 0.0
+    value_cost: float = 0.5
+    trace_decay: float = 0.95
+    reward_scale: float = 0.1
+    standardize_advantages: bool = True
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self._faults_of_flow(PPOConfig)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class ScaleOutDQNConfig(ScaleOutConfig):
+    """Settings of DQN (double, n-step), scaled out. The defaults suit small environments.
+
+    Attributes:
+        n_step: steps of a transition.
+        replay_size: transitions kept by the trainer.
+        min_replay_size: transitions kept before the first update.
+        batch_size: transitions of an update.
+        updates_per_batch: updates made in one call of the compiled learner.
+        samples_per_insert: how often each transition is learned from, on average; when the trainer falls behind, it
+            learns before it takes more, and the workers wait when the memory backend is full.
+        target_update_period: steps trained on between two copies of the network to the target network.
+        huber_delta: the loss is quadratic up to this error and linear above.
+    """
+
+    synchronization: Synchronization = Synchronization.ASYNC
+    environments_per_worker: int = 4
+    share_steps: int = 32
+    num_steps: int = 64
+    memory_max_steps: int = 8_000
+    max_steps: int | None = 60_000
+    final_learning_rate: float = 5e-5
+    constant_rate_part: float = 0.6
+    max_gradient_norm: float = 40.0
+    n_step: int = 3
+    replay_size: int = 50_000
+    min_replay_size: int = 1_000
+    batch_size: int = 64
+    updates_per_batch: int = 8
+    samples_per_insert: float = 32.0
+    target_update_period: int = 400
+    huber_delta: float = 10.0
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self._faults_of_flow(DQNConfig)

@@ -1,0 +1,154 @@
+"""Evaluation beside training: of the newest policy, now and then, and once more at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from topology.agents.core.metrics import RowWriter
+from topology.agents.scaleout.acting import Acting
+from topology.agents.scaleout.playing import Player
+from topology.clock import SYSTEM_CLOCK, Clock
+from topology.context import StopToken
+from topology.errors import ConnectionBroken, PoliciesFinished, StoreDeadlineExceeded
+from topology.nodes.store.policies import DataStore, Policy
+
+__all__ = ["PolicyEvaluator"]
+
+_WAIT_S = 1.0
+
+
+class _Trainer(Protocol):
+    def join(self, worker: str) -> None:
+        """Waits until it is there."""
+
+    def finish(self, reason: str) -> None:
+        """Asks it to end the training."""
+
+
+@final
+class PolicyEvaluator:
+    """Plays with the newest policy, as well as it can, at its own pace; trains and stores nothing.
+
+    Args:
+        player: plays with `acting`, greedily.
+        acting: the policy.
+        store: where policies come from.
+        trainer: hears when the target is reached.
+        period_s: seconds between the beginnings of two evaluations, at least.
+        episodes: of each.
+        final_episodes: of the last one.
+        target_return: see `ScaleOutConfig`.
+        metrics: gets a row for each.
+        report: gets a line of text for each.
+        stop: of the program.
+        clock: of the period.
+    """
+
+    def __init__(
+        self,
+        *,
+        player: Player,
+        acting: Acting,
+        store: DataStore,
+        trainer: _Trainer,
+        period_s: float,
+        episodes: int,
+        final_episodes: int,
+        target_return: float | None,
+        metrics: RowWriter,
+        report: Callable[[str], None],
+        stop: StopToken,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._player = player
+        self._acting = acting
+        self._store = store
+        self._trainer = trainer
+        self._period_s = period_s
+        self._episodes = episodes
+        self._final_episodes = final_episodes
+        self._target_return = target_return
+        self._metrics = metrics
+        self._report = report
+        self._stop = stop
+        self._clock = clock
+
+    def run(self) -> None:
+        """Evaluates until no policy will follow, then the last one, and then stops the program."""
+        try:
+            self._join()
+            reached = self._evaluate_all()
+            if not self._stop.is_set():
+                text = reached or self._evaluate(self._store.load(), final=True)[1]
+                self._stop.request(text)
+        finally:
+            self._player.close()
+            self._store.close()
+
+    def _join(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._trainer.join("evaluator")
+            except ConnectionBroken:  # it died while it answered, and is started again
+                self._stop.wait(0.1)
+            else:
+                return
+
+    def _evaluate_all(self) -> str | None:
+        """Until the end is announced; what to say if that is because the target was reached."""
+        number = -1
+        while not self._stop.is_set():
+            try:
+                policy = self._store.wait_newer(number, timeout_s=_WAIT_S)
+            except StoreDeadlineExceeded:
+                continue
+            except PoliciesFinished:
+                return None
+            number = policy.number
+            began = self._clock.monotonic()
+            mean, _ = self._evaluate(policy, final=False)
+            if self._target_return is not None and mean >= self._target_return:
+                mean, text = self._evaluate(policy, final=True)
+                if mean >= self._target_return:
+                    self._finish(text)
+                    return text
+            self._stop.wait(max(0.0, began + self._period_s - self._clock.monotonic()))
+        return None
+
+    def _finish(self, text: str) -> None:
+        while not self._stop.is_set():
+            try:
+                self._trainer.finish(text)
+            except ConnectionBroken:
+                self._stop.wait(0.1)
+            else:
+                return
+
+    def _evaluate(self, policy: Policy, *, final: bool) -> tuple[float, str]:
+        """Mean return of some episodes, and a line on it."""
+        self._acting.load(policy)
+        count = self._final_episodes if final else self._episodes
+        played = self._player.play_episodes(count)
+        mean = float(np.mean([episode.episode_return for episode in played.episodes]))
+        steps, updates = (int(_number(policy.meta.get(name))) for name in ("steps", "updates"))
+        self._metrics.write(
+            evaluator_return=mean,
+            evaluator_episodes=count,
+            evaluator_final=int(final),
+            policy=policy.number,
+            actor_steps=steps,
+            learner_steps=updates,
+        )
+        text = (
+            f"{'final evaluation' if final else 'evaluation'} of policy {policy.number} after {steps} actor steps, "
+            f"{updates} learner steps: mean return {mean:.2f} over {count} episodes"
+        )
+        self._report(text)
+        return mean, text
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

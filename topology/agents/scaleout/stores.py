@@ -1,0 +1,74 @@
+"""Memory backends and data stores of a run, by what its settings say."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+from topology.agents.scaleout.config import ScaleOutConfig
+from topology.context import NodeContext
+from topology.errors import ProgramError
+from topology.nodes.store.memory import MemoryBackend, open_memory_backend
+from topology.nodes.store.policies import DataStore, open_data_store
+
+__all__ = ["open_memory", "open_policies", "run_name"]
+
+_REDIS_URL = "redis://localhost:6379"
+
+
+def run_name(context: NodeContext) -> str:
+    """Names the run among all that share a Redis server; the same when the run is gone on with."""
+    directory = _run_directory(context, "a name of its own in the memory backend")
+    place = f"{socket.gethostname()}:{directory.absolute()}"
+    return f"{directory.name}-{hashlib.blake2b(place.encode(), digest_size=6).hexdigest()}"
+
+
+def open_memory(config: ScaleOutConfig, context: NodeContext, replay: Any) -> MemoryBackend:
+    """The memory backend of the run.
+
+    Args:
+        config: settings.
+        context: of the node.
+        replay: client of the replay node of the program, where it has one.
+
+    Raises:
+        ProgramError: a backend that cannot reach from process to process.
+        StoreUnavailable: its server is not there.
+    """
+    url: Any = _url(config.memory_backend)
+    if url == "local":
+        if not context.launch_type.endswith("_mt"):
+            raise ProgramError(
+                "memory_backend=local holds experience in one process, and the nodes of this program have one each: "
+                "choose replay or redis, or launch it as threads (--launch-type local_mt)"
+            )
+        url = "local:"
+    elif url == "replay":
+        url = replay
+    return open_memory_backend(url, name=run_name(context), max_steps=config.memory_max_steps)
+
+
+def open_policies(config: ScaleOutConfig, context: NodeContext) -> DataStore:
+    """The data store of the run.
+
+    Raises:
+        StoreUnavailable, StoreError: it is not there, or does not let us in.
+    """
+    if config.data_store is None:
+        url = str(_run_directory(context, "a place for its policies") / "policies")
+    else:
+        url = _url(config.data_store)
+    return open_data_store(url, keep=config.keep_policies)
+
+
+def _url(text: str) -> str:
+    return os.environ.get("REDIS_URL", _REDIS_URL) if text == "redis" else text
+
+
+def _run_directory(context: NodeContext, what: str) -> Path:
+    if context.run_directory is None:
+        raise ProgramError(f"{context.name}: this run keeps no run directory, and so has not {what}")
+    return Path(context.run_directory)
