@@ -88,14 +88,25 @@ class Agent:
         Raises:
             ProgramError: it raised, has parameters that do not fit, or returned something else.
         """
-        make = getattr(self.module, "local_resources", None)
+        return self._by_label("local_resources", "PythonProcess(...)", texts)
+
+    def restarts(self, texts: Mapping[str, str]) -> Mapping[str, int] | None:
+        """How often failed nodes are started again, by label, where the agent's module has a function `restarts`.
+
+        Raises:
+            ProgramError: as `local_resources`.
+        """
+        return self._by_label("restarts", "whole numbers", texts)
+
+    def _by_label(self, function: str, what: str, texts: Mapping[str, str]) -> Mapping[str, Any] | None:
+        make = getattr(self.module, function, None)
         if make is None:
             return None
         made = self._call(lambda: self.settings.call_beside(make, texts))
         if made is not None and not isinstance(made, Mapping):
             raise ProgramError(
-                f"local_resources of agent {self.name!r} returned {_short(made)}, not a dict from the labels of groups "
-                "to PythonProcess(...)"
+                f"{function} of agent {self.name!r} returned {_short(made)}, not a dict from the labels of groups to "
+                f"{what}"
             )
         return made
 

@@ -18,6 +18,7 @@ import typer
 import typer.core
 
 from launch.entry import end_at_ctrl_c
+from launch.extra_options import OPEN, parse_options
 from topology._version import __version__
 from topology.errors import ProgramError, TopologyError
 
@@ -117,6 +118,16 @@ def _settings(
     }
 
 
+def _extra(context: typer.Context, agent: str) -> dict[str, str]:
+    """Settings that were given as options, which the command leaves to the agent."""
+    from launch.catalog import find_agent
+
+    if not context.args:
+        return {}
+    own = [option for parameter in context.command.params for option in parameter.opts if option.startswith("--")]
+    return parse_options(context.args, [field.name for field in find_agent(agent).settings.fields], own)
+
+
 @app.command("list")
 def list_(
     agent: Annotated[str | None, typer.Argument(help="Show the settings of this agent.")] = None,
@@ -131,8 +142,9 @@ def list_(
         listing.print_settings(agent, _console(), as_json=as_json)
 
 
-@app.command()
+@app.command(context_settings=OPEN)
 def graph(
+    context: typer.Context,
     agent: AgentArgument,
     format_: Annotated[GraphFormat, typer.Option("--format", "-f", help="How to print it.")] = GraphFormat.TREE,
     environment: EnvironmentOption = None,
@@ -141,11 +153,15 @@ def graph(
     set_: SetOption = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write to this file.")] = None,
 ) -> None:
-    """Show the nodes of a program and who talks to whom, without starting anything."""
+    """Show the nodes of a program and who talks to whom, without starting anything.
+
+    Any setting of the agent can also be given as an option of its name: --num-workers 4.
+    """
     from launch.catalog import find_agent
 
     found = find_agent(agent)
-    shown = found.build(_settings(environment, num_actors, seed, set_)).graph()
+    texts = {**_settings(environment, num_actors, seed, set_), **_extra(context, agent)}
+    shown = found.build(texts).graph()
     make = {
         GraphFormat.TREE: shown.to_text,
         GraphFormat.JSON: shown.to_json,
@@ -183,8 +199,9 @@ def _known_launch_type(name: str) -> str:
     return name
 
 
-@app.command()
+@app.command(context_settings=OPEN)
 def launch(
+    context: typer.Context,
     agent: AgentArgument,
     environment: EnvironmentOption = None,
     num_actors: ActorsOption = None,
@@ -218,7 +235,10 @@ def launch(
         bool | None, typer.Option("--live/--no-live", help="Redraw one view, or print a line every few seconds.")
     ] = None,
 ) -> None:
-    """Run an agent and show it while it learns. Ctrl-C stops it; twice, at once."""
+    """Run an agent and show it while it learns. Ctrl-C stops it; twice, at once.
+
+    Any setting of the agent can also be given as an option of its name: --num-workers 4.
+    """
     from launch.session import LaunchRequest, launch_agent
 
     request = LaunchRequest(
@@ -229,7 +249,7 @@ def launch(
         terminal=terminal,
         live=live,
     )
-    texts = _settings(environment, num_actors, None, set_)
+    texts = {**_settings(environment, num_actors, None, set_), **_extra(context, agent)}
     raise typer.Exit(launch_agent(agent, texts, request, _console()))
 
 

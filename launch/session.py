@@ -134,6 +134,7 @@ def _prepare(name: str, texts: Mapping[str, str], request: LaunchRequest) -> _Pr
             program,
             _launcher(agent, request),
             local_resources=agent.local_resources(texts) if request.launch_type != "local_mt" else None,
+            restarts=agent.restarts(texts),
             terminal=request.terminal or "output_to_files",
             run_directory=directory,
             seed=request.seed or 0,

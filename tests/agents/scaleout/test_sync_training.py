@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scaleout_fakes import Crash, FakeLearner, FakeMemory, FakeStore, Faults, saved_history
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from scaleout_fakes import Crash, FakeLearner, FakeMemory, FakeStore, Faults, saved_history
 
 from topology.agents.scaleout.saving import PolicySaver
 from topology.agents.scaleout.training import SyncTraining

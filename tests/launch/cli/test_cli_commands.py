@@ -81,7 +81,7 @@ def test_graph_in_every_format(call: Callable[..., Result], tmp_path: Path) -> N
         (["launch", "toy_agents.agent:exits"], 2, "called sys.exit(3) ("),
         (["launch", "toy_agents.agent:nothing"], 2, "returned 3, not a topology Program"),
         (["launch", "toy", "--num-actors", "0"], 2, "--num-actors"),
-        (["launch", "toy", "--speed", "9"], 2, "No such option"),
+        (["launch", "toy", "--speed", "9"], 2, "error: no such option: --speed"),
         (["launch", "toy", "--launch-type", "local_xx"], 2, "local_mp"),
         (
             ["launch", "toy", "--run-directory", "/proc/no/run"],
