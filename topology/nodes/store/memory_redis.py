@@ -1,0 +1,342 @@
+"""The memory backend "redis:": an index in a stream, the frames beside it, both in a Redis server.
+
+What is stored is acknowledged by the server and leaves it when the trainer has acknowledged it: writers and the trainer
+may come, go and be killed. With `appendonly yes` the server may, too. What others put there is refused, and skipped.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+from topology.clock import Deadline
+from topology.errors import StoreClosed, StoreDataError, StoreDeadlineExceeded, StoreFull, StoreUnavailable
+from topology.nodes.store import redis_scripts as scripts
+from topology.nodes.store.codec import Buffer, decode, encode, size_of
+from topology.nodes.store.experience import Experience, check_columns
+from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats, Parcel
+from topology.nodes.store.memory_service import check_fits, check_reachable
+from topology.nodes.store.packing import check_packing
+from topology.nodes.store.redis_link import Call, RedisLink
+from topology.nodes.store.redis_wire import Argument
+from topology.nodes.store.shelf import Wish
+
+__all__ = ["RedisMemory", "open_redis"]
+
+_logger = logging.getLogger(__name__)
+
+_DATA_S = 60  # how long a frame that nobody made visible stays
+_MOST_IDS = 1000  # in one call
+_SIZES = re.compile(rb"(\d+) (\d+) ([01]) (.+)", re.DOTALL)
+
+
+def open_redis(
+    url: str,
+    *,
+    name: str,
+    max_steps: int = MAX_STEPS,
+    max_bytes: int = MAX_BYTES,
+    packing: str | None = None,
+    patience_s: float = 30.0,
+) -> RedisMemory:
+    """See `open_memory_backend` and `RedisMemory`."""
+    return RedisMemory(
+        url, name=name, max_steps=max_steps, max_bytes=max_bytes, packing=check_packing(packing), patience_s=patience_s
+    )
+
+
+class _Writer:
+    """Who stores, one call at a time, and how often it has."""
+
+    def __init__(self, prefix: bytes) -> None:
+        self.name = secrets.token_hex(8).encode()
+        self.number = 0
+        self.key = prefix + b"writer:" + self.name
+        self.wake = prefix + b"wake:" + self.name
+        self._data = prefix + b"data:" + self.name
+
+    @property
+    def data(self) -> bytes:
+        return b"%s:%d" % (self._data, self.number)
+
+
+class _Entry(NamedTuple):
+    """One of the stream, with what we know of it."""
+
+    id: bytes
+    whole_episode: bool
+    data: bytes  # key of its frame; b"": not stored by us
+
+
+@final
+class RedisMemory(MemoryBackend):
+    """A handle of a memory in Redis.
+
+    Args:
+        url: of the server.
+        name: of the memory.
+        max_steps: most steps it keeps.
+        max_bytes: most bytes of frames: the columns as they are sent, packed if they are.
+        packing: how writers pack columns, of `topology.nodes.store.packing.PACKINGS`; None for not.
+        patience_s: how long a server that is not there is waited for, in seconds.
+
+    Raises:
+        ValueError: the URL or the name makes no sense, or the memory exists with other bounds.
+        ImportError: redis-py is not installed.
+        StoreUnavailable: the server is not there, does not let us in, or may throw away what it keeps.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        name: str,
+        max_steps: int = MAX_STEPS,
+        max_bytes: int = MAX_BYTES,
+        packing: str | None = None,
+        patience_s: float = 30.0,
+    ) -> None:
+        if set(name) & set("{} \r\n"):
+            raise ValueError(f"the name of a memory in Redis has no spaces and braces, got {name!r}")
+        self._arguments = url, name, max_steps, max_bytes, packing, patience_s
+        self._name = name
+        self._bounds = max_steps, max_bytes
+        self._packing = packing
+        self._prefix = b"topology:{%s}:" % name.encode()
+        self._link = RedisLink(url, name, patience_s)
+        self._lock = threading.Lock()
+        self._writers: list[_Writer] = []
+        self._reader: bytes | None = None
+        self._left: list[Experience] = []  # delivered by the server, and not handed out
+        try:
+            self._open()
+        except BaseException:
+            self._link.close()
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_again, self._arguments
+
+    def __repr__(self) -> str:
+        return f"<RedisMemory {self._name!r}>"  # the URL may have a password in it
+
+    # -- writers ------------------------------------------------------------------------------------------------------
+
+    def _store(self, parcel: Parcel, deadline: Deadline) -> str:
+        frame = encode(parcel.columns, parcel.meta, packing=self._packing)
+        check_fits(parcel.steps, size_of(frame), *self._bounds)
+        with self._lock:
+            writer = self._writers.pop() if self._writers else _Writer(self._prefix)
+        writer.number += 1
+        try:
+            return self._offer(writer, parcel, frame, deadline)
+        finally:
+            with self._lock:
+                self._writers.append(writer)
+
+    def _offer(self, writer: _Writer, parcel: Parcel, frame: list[Buffer], deadline: Deadline) -> str:
+        keys = (*self._keys("state", "stream", "sizes", "queue", "bell"), writer.key, writer.data, writer.wake)
+        numbers = (writer.number, parcel.steps, size_of(frame), int(parcel.whole_episode))
+        send: tuple[Argument, ...] = b"SET", writer.data, frame, b"EX", b"%d" % _DATA_S
+        store = Call(scripts.STORE, keys, tuple(b"%d" % number for number in numbers))
+        must_send = True
+        while True:
+            reply = self._link.ask([send, store] if must_send else [store], deadline)[-1]
+            if reply[0] == 1:
+                return str(reply[1], "ascii")
+            must_send = reply[0] != 0
+            if reply[0] == -1:
+                self._reopen()
+            elif deadline.expired:
+                return self._give_up(writer, parcel, keys)
+            elif reply[0] == 0:
+                self._link.sleep_until_rung(writer.wake, deadline)
+
+    def _give_up(self, writer: _Writer, parcel: Parcel, keys: Sequence[bytes]) -> str:
+        withdraw = Call(scripts.WITHDRAW, (keys[3], *keys[5:]), (b"%d" % writer.number,))
+        taken = self._link.ask([withdraw])[0]
+        if taken:
+            return str(taken, "ascii")
+        raise StoreFull(
+            f"no room for {parcel.steps} steps came in the time allowed, and they were not stored: {self._explain()}"
+        )
+
+    # -- the reader ---------------------------------------------------------------------------------------------------
+
+    def recover(self) -> None:
+        reader = secrets.token_hex(8).encode()
+        attach = Call(scripts.ATTACH, self._keys("state", "stream"), (reader,))
+        while self._link.ask([attach])[0] == -1:
+            self._reopen()
+        with self._lock:
+            self._reader, self._left = reader, []
+
+    def _fetch(self, wish: Wish, deadline: Deadline) -> list[Experience]:
+        check_reachable(wish, self._bounds[0])
+        got = self._take_left()
+        while (missing := wish.number - _amount(got, wish)) > 0:
+            entries = self._take(missing, b"episodes" if wish.of_episodes else b"steps", deadline)
+            if entries is not None:
+                got += self._read(entries)
+            elif deadline.expired:
+                self._put_left(got)
+                raise StoreDeadlineExceeded(f"{wish} did not come in the time allowed: {self._explain()}")
+            else:
+                self._link.sleep_until_rung(self._keys("bell")[0], deadline)
+        return self._keep_what_is_too_much(got, wish)
+
+    def _fetch_available(self, max_steps: int | None) -> list[Experience]:
+        left = self._take_left()
+        if left:
+            self._put_left(left[1:])
+            return left[:1]
+        return self._read(self._take(max_steps or self._bounds[0], b"available", Deadline(None)) or [])
+
+    def _take(self, number: int, what: bytes, deadline: Deadline) -> list[_Entry] | None:
+        """Has entries delivered; None when there are not enough."""
+        while True:
+            if self._reader is None:
+                self.recover()
+            arguments = (self._reader or b"", b"%d" % number, what)
+            reply = self._link.ask(
+                [Call(scripts.TAKE, self._keys("state", "stream", "sizes", "bell"), arguments)], deadline
+            )[0]
+            if reply[0] == 1:
+                return [_entry(id_, sizes) for id_, sizes in zip(reply[1::2], reply[2::2], strict=True)]
+            if reply[0] == 0:
+                return None
+            if reply[0] == -2:
+                raise StoreClosed(
+                    f"another handle has become the reader of memory {self._name!r}, and gets what was not "
+                    "acknowledged; a memory has one reader at a time. recover() takes it back"
+                )
+            self._reopen()
+            self._reader = None
+
+    def _read(self, entries: list[_Entry]) -> list[Experience]:
+        """Gets the frames of entries. What is no experience is refused, and leaves the stream."""
+        known = [entry for entry in entries if entry.data]
+        frames = self._link.ask([(b"MGET", *(entry.data for entry in known))])[0] if known else []
+        refused = {entry.id: "it was not stored by this project" for entry in entries if not entry.data}
+        experiences = []
+        for entry, frame in zip(known, frames, strict=True):
+            try:
+                experiences.append(_experience(entry, frame))
+            except (StoreDataError, TypeError, ValueError) as error:
+                refused[entry.id] = str(error)
+        if refused:
+            for id_, why in refused.items():
+                _logger.error("memory %r: entry %s is refused and skipped: %s", self._name, id_.decode(), why)
+            self._let_go(list(refused), refused=len(refused))
+        return experiences
+
+    def _acknowledge(self, ids: list[str]) -> None:
+        if self._reader is None:
+            self.recover()
+        for first in range(0, len(ids), _MOST_IDS):
+            self._let_go([id_.encode() for id_ in ids[first : first + _MOST_IDS]])
+
+    def _let_go(self, ids: list[bytes], refused: int = 0) -> None:
+        keys = self._keys("state", "stream", "sizes", "queue")
+        self._link.ask([Call(scripts.ACKNOWLEDGE, keys, (b"%d" % refused, *ids))])
+
+    def _take_left(self) -> list[Experience]:
+        with self._lock:
+            left, self._left = self._left, []
+        return left
+
+    def _put_left(self, experiences: list[Experience]) -> None:
+        with self._lock:
+            self._left = experiences + self._left
+
+    def _keep_what_is_too_much(self, got: list[Experience], wish: Wish) -> list[Experience]:
+        count = found = 0
+        while found < wish.number:
+            found += _amount(got[count : count + 1], wish)
+            count += 1
+        if got[count:]:
+            self._put_left(got[count:])
+        return got[:count]
+
+    # -- both ---------------------------------------------------------------------------------------------------------
+
+    def stats(self) -> MemoryStats:
+        reply = self._link.ask([Call(scripts.STATS, self._keys("state", "queue"))])[0]
+        stored, acknowledged, refused, *sums, blocked = [int(number or 0) for number in reply]
+        _, steps, nbytes, episodes, held, held_steps, held_bytes, held_episodes = sums
+        return MemoryStats(
+            stored=stored,
+            delivered=acknowledged + held,
+            acknowledged=acknowledged,
+            refused=refused,
+            waiting_steps=steps - held_steps,
+            waiting_episodes=episodes - held_episodes,
+            waiting_bytes=nbytes - held_bytes,
+            writers_blocked=blocked,
+        )
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _explain(self) -> str:
+        stats = self.stats()
+        held = (stats.delivered or 0) - (stats.acknowledged or 0)
+        return (
+            f"{stats.waiting_steps} steps ({stats.waiting_episodes} episodes, {stats.waiting_bytes} bytes) wait for "
+            f"the reader and {held} experiences are delivered and not acknowledged, of max_steps={self._bounds[0]} and "
+            f"max_bytes={self._bounds[1]}; {stats.writers_blocked} writers wait for room"
+        )
+
+    def _open(self) -> None:
+        bounds = tuple(b"%d" % bound for bound in self._bounds)
+        made, *found = self._link.ask([Call(scripts.OPEN, self._keys("state", "stream"), bounds)])[0]
+        if tuple(found) != bounds:
+            raise ValueError(
+                f"memory {self._name!r} is there with max_steps={int(found[0])} and max_bytes={int(found[1])}, not "
+                f"with {self._bounds[0]} and {self._bounds[1]}"
+            )
+        info = bytes(self._link.ask([(b"INFO",)])[0])
+        if b"maxmemory_policy:allkeys" in info and b"\r\nmaxmemory:0\r\n" not in info:
+            raise StoreUnavailable(
+                "this Redis server throws away what it keeps when its memory is full (maxmemory-policy allkeys-...): "
+                "set maxmemory-policy to noeviction, and writers will wait"
+            )
+        if made and b"\r\naof_enabled:1\r\n" not in info:
+            _logger.warning(
+                "memory %r: this Redis server forgets all when it is restarted; with `appendonly yes` it does not",
+                self._name,
+            )
+
+    def _reopen(self) -> None:
+        _logger.error("memory %r: the Redis server has lost what it kept; going on with an empty memory", self._name)
+        self._open()
+
+    def _keys(self, *names: str) -> tuple[bytes, ...]:
+        return tuple(self._prefix + name.encode() for name in names)
+
+
+def _entry(id_: bytes, sizes: bytes) -> _Entry:
+    match = _SIZES.fullmatch(sizes)
+    return _Entry(id_, False, b"") if match is None else _Entry(id_, match[3] == b"1", match[4])
+
+
+def _experience(entry: _Entry, frame: Buffer | None) -> Experience:
+    if frame is None:
+        raise StoreDataError("its frame is gone")
+    columns, meta = decode(frame)
+    check_columns(columns)
+    return Experience(columns, meta, entry.whole_episode, entry.id.decode())
+
+
+def _amount(experiences: list[Experience], wish: Wish) -> int:
+    if wish.of_episodes:
+        return sum(experience.whole_episode for experience in experiences)
+    return sum(experience.steps for experience in experiences)
+
+
+def _open_again(url: str, name: str, max_steps: int, max_bytes: int, packing: str | None, patience_s: float) -> Any:
+    return open_redis(url, name=name, max_steps=max_steps, max_bytes=max_bytes, packing=packing, patience_s=patience_s)

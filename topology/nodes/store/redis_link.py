@@ -1,0 +1,105 @@
+"""A memory's way to its Redis server: scripts called by their names, a server that is away waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+from topology.clock import Deadline
+from topology.errors import StoreError, StoreFull, StoreUnavailable
+from topology.nodes.store.redis_scripts import Script
+from topology.nodes.store.redis_wire import Argument, Refusal, WireBroken, Wires
+
+__all__ = ["Call", "Command", "RedisLink"]
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
+_SLICE_S = 1.0  # of a wait: whoever should have rung may have been killed before
+_LATER = {"LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "MISCONF"}
+_NOT_FOR_US = {"NOAUTH", "WRONGPASS", "NOPERM", "READONLY"}
+
+
+@final
+class Call(NamedTuple):
+    """Of a script."""
+
+    script: Script
+    keys: Sequence[bytes]
+    arguments: Sequence[bytes] = ()
+
+
+Command: TypeAlias = Sequence[Argument] | Call
+
+
+@final
+class RedisLink:
+    """Thread-safe.
+
+    Args:
+        url: of the server.
+        name: of the memory, for messages.
+        patience_s: how long a server that is not there is waited for, in seconds.
+    """
+
+    def __init__(self, url: str, name: str, patience_s: float) -> None:
+        self._wires = Wires(url)
+        self._name = name
+        self._patience_s = patience_s
+
+    def ask(
+        self, commands: Sequence[Command], deadline: Deadline | None = None, *, timeout_s: float = 0.0
+    ) -> list[Any]:
+        """The replies of commands, each of which may be sent twice.
+
+        Args:
+            commands: to send together.
+            deadline: when to give up, if that is before the patience ends.
+            timeout_s: how long the commands may block.
+
+        Raises:
+            StoreUnavailable: the server did not come back in time, or does not let us do this.
+            StoreFull: its memory was full until the deadline.
+            StoreError: it refused a command for another reason.
+            StoreClosed, ProgramStopped: as their names say.
+        """
+        patience = Deadline(self._patience_s)
+        pause_s = _FIRST_PAUSE_S
+        whole = False  # whether scripts are sent with their text
+        while True:
+            try:
+                replies = self._wires.ask([_written(command, whole=whole) for command in commands], timeout_s)
+                refusal = next((reply for reply in replies if isinstance(reply, Refusal)), None)
+                if refusal is None:
+                    return replies
+                if refusal.code == "NOSCRIPT" and not whole:
+                    whole = True
+                    continue
+                reason = str(refusal)
+                if refusal.code == "OOM":
+                    patience = Deadline(self._patience_s)  # it is there: writers wait, as for any other bound
+                elif refusal.code not in _LATER:
+                    kind = StoreUnavailable if refusal.code in _NOT_FOR_US else StoreError
+                    raise kind(f"Redis refused a command of memory {self._name!r}: {refusal}")
+            except WireBroken as error:
+                reason = str(error)
+            if patience.expired or (deadline is not None and deadline.expired):
+                kind = StoreFull if reason.startswith("OOM") else StoreUnavailable
+                raise kind(f"Redis did not take a command of memory {self._name!r} in time: {reason}")
+            self._wires.pause(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def sleep_until_rung(self, bell: bytes, deadline: Deadline) -> None:
+        """Blocks until the list `bell` has an entry, the deadline, or the end of a slice."""
+        left_s = deadline.remaining()
+        slice_s = max(0.001, _SLICE_S if left_s is None else min(_SLICE_S, left_s))
+        self.ask([(b"BLPOP", bell, b"%.3f" % slice_s)], timeout_s=slice_s)
+
+    def close(self) -> None:
+        """Ends the calls under way, and closes every connection. Idempotent."""
+        self._wires.close()
+
+
+def _written(command: Command, *, whole: bool) -> Sequence[Argument]:
+    if not isinstance(command, Call):
+        return command
+    name = (b"EVAL", command.script.text) if whole else (b"EVALSHA", command.script.digest)
+    return *name, b"%d" % len(command.keys), *command.keys, *command.arguments

@@ -1,0 +1,277 @@
+"""What a memory in Redis does in one piece: scripts that run in the server.
+
+All keys of a memory begin with `topology:{NAME}:`, and live in one slot of a cluster:
+
+    state     hash: bounds, sums of what is there, sums of what of it is delivered, the reader, what it waits for
+    stream    stream: an entry for each experience, read by the group `trainer`
+    sizes     hash: by entry, "steps bytes episode payload-key". What has no size here was not stored by us
+    queue     list: writers that wait for room, by their wake key, first come first served
+    bell      list: rung when the reader has what it waits for
+    wake:W    list: rung when writer W is the first of the queue and may have room; wake:W:alive expires when W is gone
+    writer:W  hash: number and id of the latest experience of W, so that what is sent again is not stored again
+    data:W:N  string: the frame of an experience. It goes there before the script that makes it visible, as an argument
+              of SET, which Redis takes over without a copy, and which a writer that has to wait need not send again
+
+The reader has no consumer of its own for each incarnation: it reads through `TAKE`, which lets only the newest reader
+through. What is in the stream is what was not acknowledged, so a new reader begins again at its start.
+
+A server whose memory is full refuses a script whose first change could take more: those of the reader, which end that
+state, therefore begin with a change that cannot.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple, final
+
+__all__ = ["ACKNOWLEDGE", "ATTACH", "GROUP", "OPEN", "STATS", "STORE", "TAKE", "WITHDRAW", "Script"]
+
+GROUP = "trainer"
+_CONSUMER = "reader"
+
+
+@final
+class Script(NamedTuple):
+    """A script and the name under which the server keeps it."""
+
+    text: bytes
+    digest: bytes
+
+
+def _script(text: str) -> Script:
+    source = text.strip().encode()
+    return Script(source, hashlib.sha1(source).hexdigest().encode())  # Redis names them so
+
+
+_SUMS = """
+local function add(state, prefix, sign, steps, bytes, episode)
+  local function change(name, number)  -- minus nothing is "-0" to Lua, which is no integer to Redis
+    if number ~= 0 then redis.call('HINCRBY', state, prefix .. name, sign * number) end
+  end
+  change('count', 1)
+  change('steps', steps)
+  change('bytes', bytes)
+  change('episodes', episode)
+end
+local function sizes_of(text)
+  local steps, bytes, episode, data = string.match(text, '^(%d+) (%d+) ([01]) (.+)$')
+  return tonumber(steps), tonumber(bytes), tonumber(episode), data
+end
+"""
+
+_QUEUE = """
+local function ring(key)
+  redis.call('DEL', key)
+  redis.call('RPUSH', key, '1')
+  redis.call('EXPIRE', key, 60)
+end
+local function first_alive(queue)
+  local first = redis.call('LINDEX', queue, 0)
+  while first and redis.call('EXISTS', first .. ':alive') == 0 do
+    redis.call('LPOP', queue)
+    first = redis.call('LINDEX', queue, 0)
+  end
+  return first
+end
+"""
+
+OPEN = _script(
+    """
+-- state, stream; max_steps, max_bytes
+local made = redis.call('HSETNX', KEYS[1], 'max_steps', ARGV[1])
+redis.call('HSETNX', KEYS[1], 'max_bytes', ARGV[2])
+local created = redis.pcall('XGROUP', 'CREATE', KEYS[2], '"""
+    + GROUP
+    + """', '0', 'MKSTREAM')
+if created.err and not string.find(created.err, 'BUSYGROUP') then return created end
+local bounds = redis.call('HMGET', KEYS[1], 'max_steps', 'max_bytes')
+return {made, bounds[1], bounds[2]}
+"""
+)
+
+STORE = _script(
+    _SUMS
+    + _QUEUE
+    + """
+-- state, stream, sizes, queue, bell, writer, data, wake; number, steps, bytes, episode
+-- {1, id}: stored; {0}: wait for `wake`; {-1}: open it first; {-2}: send the data again
+local state, stream, sizes, queue, bell, writer, data, wake = unpack(KEYS)
+local steps, bytes, episode = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local latest = redis.call('HMGET', writer, 'number', 'id')
+if latest[1] == ARGV[1] then
+  if redis.call('HEXISTS', sizes, latest[2]) == 1 then redis.call('PERSIST', data) else redis.call('DEL', data) end
+  return {1, latest[2]}
+end
+local sums = redis.call('HMGET', state, 'steps', 'bytes', 'max_steps', 'max_bytes')
+if not sums[3] then return {-1} end
+if redis.call('EXISTS', data) == 0 then return {-2} end
+local first = first_alive(queue)
+local fits = (tonumber(sums[1]) or 0) + steps <= tonumber(sums[3])
+  and (tonumber(sums[2]) or 0) + bytes <= tonumber(sums[4])
+if not fits or (first and first ~= wake) then
+  redis.call('SET', wake .. ':alive', '1', 'EX', 3)
+  redis.call('EXPIRE', data, 60)
+  if first ~= wake and not redis.call('LPOS', queue, wake) then redis.call('RPUSH', queue, wake) end
+  return {0}
+end
+local id = redis.call('XADD', stream, '*', 'data', data)
+redis.call('PERSIST', data)
+redis.call('HSET', sizes, id, ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. data)
+redis.call('HSET', writer, 'number', ARGV[1], 'id', id)
+redis.call('EXPIRE', writer, 86400)
+redis.call('HINCRBY', state, 'stored', 1)
+add(state, '', 1, steps, bytes, episode)
+if first then
+  redis.call('LPOP', queue)
+  redis.call('DEL', wake .. ':alive')
+  first = first_alive(queue)
+  if first then ring(first) end
+end
+local want = redis.call('HMGET', state, 'want', 'want_what', 'steps', 'held:steps', 'episodes', 'held:episodes')
+if want[1] then
+  local there = want[2] == 'episodes' and (tonumber(want[5]) or 0) - (tonumber(want[6]) or 0)
+    or (tonumber(want[3]) or 0) - (tonumber(want[4]) or 0)
+  if there >= tonumber(want[1]) then
+    redis.call('HDEL', state, 'want')
+    ring(bell)
+  end
+end
+return {1, id}
+"""
+)
+
+WITHDRAW = _script(
+    _QUEUE
+    + """
+-- queue, writer, data, wake; number.  The id if it was stored, else ''
+local latest = redis.call('HMGET', KEYS[2], 'number', 'id')
+redis.call('LREM', KEYS[1], 0, KEYS[4])
+redis.call('DEL', KEYS[4], KEYS[4] .. ':alive')
+local first = first_alive(KEYS[1])
+if first then ring(first) end
+if latest[1] == ARGV[1] then return latest[2] end
+redis.call('DEL', KEYS[3])
+return ''
+"""
+)
+
+ATTACH = _script(
+    """
+-- state, stream; the reader's name.  1, or -1: open it first
+if redis.call('HEXISTS', KEYS[1], 'max_steps') == 0 then return -1 end
+redis.call('HDEL', KEYS[1], 'want')
+redis.call('HSET', KEYS[1], 'reader', ARGV[1], 'last', '0-0',
+  'held:count', 0, 'held:steps', 0, 'held:bytes', 0, 'held:episodes', 0)
+redis.call('XGROUP', 'SETID', KEYS[2], '"""
+    + GROUP
+    + """', '0')
+return 1
+"""
+)
+
+TAKE = _script(
+    _SUMS
+    + """
+-- state, stream, sizes, bell; the reader's name, number, 'steps' | 'episodes' | 'available' (then number: at most)
+-- {1, id, text of sizes, ...}: delivered ('' for what we have not stored); {0}: wait for `bell`; {-1}: open it first;
+-- {-2}: there is a newer reader
+local state, stream, sizes, bell = unpack(KEYS)
+local number, what = tonumber(ARGV[2]), ARGV[3]
+local sums = redis.call('HMGET', state, 'reader', 'last', 'steps', 'held:steps', 'episodes', 'held:episodes')
+if not sums[1] then return {-1} end
+if sums[1] ~= ARGV[1] then return {-2} end
+local there = what == 'episodes' and (tonumber(sums[5]) or 0) - tonumber(sums[6])
+  or (tonumber(sums[3]) or 0) - tonumber(sums[4])
+if what ~= 'available' and there < number then
+  redis.call('DEL', bell)
+  redis.call('HSET', state, 'want', number, 'want_what', what)
+  return {0}
+end
+redis.call('HDEL', state, 'want')
+local reply, found, count, last = {1}, 0, 0, sums[2]
+local function enough(steps)
+  if what == 'available' then return count > 0 and found + steps > number end
+  return found >= number
+end
+local done = false
+while not done do
+  local entries = redis.call('XRANGE', stream, '(' .. last, '+', 'COUNT', 128)
+  if #entries == 0 then break end
+  for _, entry in ipairs(entries) do
+    local text = redis.call('HGET', sizes, entry[1])
+    local steps, bytes, episode = 0, 0, 0
+    if text then steps, bytes, episode = sizes_of(text) end
+    if enough(steps) then
+      done = true
+      break
+    end
+    reply[#reply + 1] = entry[1]
+    reply[#reply + 1] = text or ''
+    count = count + 1
+    last = entry[1]
+    if text then
+      found = found + (what == 'episodes' and episode or steps)
+      add(state, 'held:', 1, steps, bytes, episode)
+    end
+  end
+  if count >= 4096 then break end
+end
+if count > 0 then
+  redis.call('XREADGROUP', 'GROUP', '"""
+    + GROUP
+    + """', '"""
+    + _CONSUMER
+    + """', 'COUNT', count,
+    'STREAMS', stream, '>')
+  redis.call('HSET', state, 'last', last)
+end
+return reply
+"""
+)
+
+ACKNOWLEDGE = _script(
+    _SUMS
+    + _QUEUE
+    + """
+-- state, stream, sizes, queue; how many of the ids are refused, ids
+local state, stream, sizes, queue = unpack(KEYS)
+local function parts(id)
+  local ms, number = string.match(id, '^(%d+)-(%d+)$')
+  return tonumber(ms), tonumber(number)
+end
+local last_ms, last_number = parts(redis.call('HGET', state, 'last') or '0-0')
+local data_keys = {}
+for i = 2, #ARGV do
+  local id = ARGV[i]
+  local text = redis.call('HGET', sizes, id)
+  redis.call('XACK', stream, '"""
+    + GROUP
+    + """', id)
+  redis.call('XDEL', stream, id)
+  if text then
+    local steps, bytes, episode, data = sizes_of(text)
+    local ms, number = parts(id)
+    redis.call('HDEL', sizes, id)
+    data_keys[#data_keys + 1] = data
+    add(state, '', -1, steps, bytes, episode)
+    redis.call('HINCRBY', state, 'acknowledged', 1)
+    if ms < last_ms or (ms == last_ms and number <= last_number) then
+      add(state, 'held:', -1, steps, bytes, episode)
+    end
+  end
+end
+if #data_keys > 0 then redis.call('UNLINK', unpack(data_keys)) end
+if tonumber(ARGV[1]) > 0 then redis.call('HINCRBY', state, 'refused', ARGV[1]) end
+local first = first_alive(queue)
+if first then ring(first) end
+return #data_keys
+"""
+)
+
+STATS = _script("""
+-- state, queue
+local sums = redis.call('HMGET', KEYS[1], 'stored', 'acknowledged', 'refused', 'count', 'steps', 'bytes', 'episodes',
+  'held:count', 'held:steps', 'held:bytes', 'held:episodes')
+sums[12] = redis.call('LLEN', KEYS[2])
+return sums
+""")
