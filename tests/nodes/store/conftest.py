@@ -1,0 +1,79 @@
+"""Redis servers for the tests: one for all, and some that may be killed."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+REDIS = shutil.which("redis-server")
+needs_redis = "redis-server is not installed (Debian: apt-get install redis-server), or redis-py is not"
+
+
+class RedisServer:
+    """A server of its own folder, at a Unix socket; `kill` and `start` it as often as you like."""
+
+    def __init__(self, *options, tcp=False):
+        pytest.importorskip("redis", reason=needs_redis)
+        if REDIS is None:
+            pytest.skip(needs_redis)
+        self.folder = Path(tempfile.mkdtemp(prefix="redis-"))  # short: the path of a socket has at most 107 characters
+        self.options = options
+        self.port = free_port() if tcp else 0
+        self.process = None
+        self.start()
+
+    @property
+    def url(self):
+        return f"redis://127.0.0.1:{self.port}/0" if self.port else f"unix://{self.folder}/socket?db=0"
+
+    def start(self):
+        command = [REDIS, "--port", str(self.port), "--dir", str(self.folder), "--save", ""]
+        command += ["--unixsocket", str(self.folder / "socket"), "--daemonize", "no", *self.options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        for line in self.process.stdout:
+            if "Ready to accept connections" in line:
+                return
+        raise AssertionError(f"redis-server ended with code {self.process.wait(10)}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait(10)
+        self.process.stdout.close()
+
+    def close(self):
+        if self.process.returncode is None:
+            self.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def redis_server():
+    """One that all tests share: use names of your own, and do not kill it."""
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def make_redis():
+    """Makes servers with options of `redis-server`; `tcp=True` for one with a port."""
+    servers = []
+
+    def make(*options, tcp=False):
+        servers.append(RedisServer(*options, tcp=tcp))
+        return servers[-1]
+
+    yield make
+    for server in servers:
+        server.close()
