@@ -48,9 +48,9 @@ def test_a_worker_with_another_policy_gets_no_work(ledger):
 
 def test_a_share_whose_time_is_over_is_granted_again_after_those_nobody_had(ledger):
     ledger.claim("slow", 7, 0.0)
-    assert ledger.claim("quick", 7, 6.0).share.index == 1
-    assert ledger.claim("quick", 7, 6.0).share.index == 2
-    assert ledger.claim("quick", 7, 6.0).share.index == 0
+    assert ledger.claim("quick", 7, 6.0).share.part == 1
+    assert ledger.claim("quick", 7, 6.0).share.part == 2
+    assert ledger.claim("quick", 7, 6.0).share.part == 0
     assert ledger.claim("quick", 7, 6.0).share is None
     assert ledger.stats.taken_over == 1
 
@@ -78,7 +78,7 @@ def test_a_worker_that_begins_anew_gives_back_what_it_had(ledger):
         ledger.claim("mortal", 7, 0.0)
     assert ledger.claim("other", 7, 1.0).share is None
     ledger.join("mortal")
-    assert ledger.claim("other", 7, 1.0).share.index == 0
+    assert ledger.claim("other", 7, 1.0).share.part == 0
     assert ledger.stats.taken_over == 1
 
 

@@ -41,9 +41,9 @@ class ScaleOutConfig(CheckedConfig):
             `topology.environments.make_environment`.
         synchronization: "sync" (the trainer waits for all the experience of a round, the workers for the next policy)
             or "async" (neither waits); each algorithm says which it supports.
-        memory_backend: where experience waits for the trainer: "replay" (a node of this program), "redis" ($REDIS_URL,
-            else redis://localhost:6379), "local" (for programs of threads), or a URL. A password in a URL can be read
-            by whoever sees the command line: prefer $REDIS_URL.
+        memory_backend: where experience waits for the trainer: "local" (a node of this program), "redis" ($REDIS_URL,
+            else redis://localhost:6379), or a URL; see `topology.nodes.store.memory.open_memory_backend`. A password in
+            a URL can be read by whoever sees the command line: prefer $REDIS_URL.
         data_store: where policies are kept: a directory, or a URL such as s3://bucket/prefix (credentials: AWS_*) or
             redis://host:port; "redis" as above; None for a directory in the run directory.
         num_workers: rollout workers.
@@ -81,7 +81,7 @@ class ScaleOutConfig(CheckedConfig):
 
     environment: str = "gym:CartPole-v1"
     synchronization: Synchronization = Synchronization.SYNC
-    memory_backend: str = "replay"
+    memory_backend: str = "local"
     data_store: str | None = None
     num_workers: int = 2
     environments_per_worker: int = 8

@@ -113,18 +113,22 @@ class PolicyEvaluator:
             if self._target_return is not None and mean >= self._target_return:
                 mean, text = self._evaluate(policy, final=True)
                 if mean >= self._target_return:
-                    self._finish(text)
+                    self._finish(text, policy.number)
                     return text
             self._stop.wait(max(0.0, began + self._period_s - self._clock.monotonic()))
         return None
 
-    def _finish(self, text: str) -> None:
+    def _finish(self, text: str, number: int) -> None:
+        """Has the trainer end the training; waits until it has announced the end."""
         while not self._stop.is_set():
             try:
-                self._trainer.finish(text)
+                self._trainer.finish(text)  # again and again: it may have been started again since
+                number = self._store.wait_newer(number, timeout_s=_WAIT_S).number
             except ConnectionBroken:
                 self._stop.wait(0.1)
-            else:
+            except StoreDeadlineExceeded:
+                continue
+            except PoliciesFinished:
                 return
 
     def _evaluate(self, policy: Policy, *, final: bool) -> tuple[float, str]:

@@ -98,17 +98,17 @@ class ScaleOutAgent(Generic[ConfigT]):
     def build(self, name: str) -> Program:
         """The graph: where experience waits if that is a node, the trainer, the workers, the evaluator."""
         program = lp.Program(name)
-        replay: Any = None
-        if self._config.memory_backend == "replay":
+        memory: Any = None
+        if self._config.memory_backend == "local":
             from topology.nodes.store.node import MemoryNode
 
             with program.group("memory"):
-                replay = program.add_node(MemoryNode(max_steps=self._config.memory_max_steps))
+                memory = program.add_node(MemoryNode(max_steps=self._config.memory_max_steps))
         with program.group("trainer"):
-            trainer = program.add_node(lp.CourierNode(self.trainer, replay))
+            trainer = program.add_node(lp.CourierNode(self.trainer, memory))
         with program.group("worker"):
             for index in range(self._config.num_workers):
-                program.add_node(lp.PyClassNode(functools.partial(self.worker, index), trainer, replay))
+                program.add_node(lp.PyClassNode(functools.partial(self.worker, index), trainer, memory))
         if self._config.evaluation_episodes:
             with program.group("evaluator"):
                 program.add_node(lp.PyClassNode(self.evaluator, trainer))
@@ -116,7 +116,7 @@ class ScaleOutAgent(Generic[ConfigT]):
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
-    def trainer(self, replay: Any) -> Trainer:
+    def trainer(self, memory: Any) -> Trainer:
         """Makes the trainer, which takes up what was saved last."""
         self._prepare(accelerator=True)
         from topology.agents.scaleout.intake import Intake
@@ -129,16 +129,16 @@ class ScaleOutAgent(Generic[ConfigT]):
         context, config = get_context(), self._config
         learner = self._make_algorithm().make_learner(derive_seed(context.seed, config.seed, _LEARNING))
         saver = PolicySaver(open_policies(config, context), learner, run=run_name(context), take_over=config.take_over)
-        memory = open_memory(config, context, replay)
+        backend = open_memory(config, context, memory)
         reporter = Reporter(make_writer(context), config.max_steps)
         rounds: RoundService | None = None
         training: Training
         if config.synchronization is Synchronization.SYNC:
             rounds = RoundService(RoundLedger(config.round_plan, config.share_timeout_s))
-            training = SyncTraining(memory=memory, saver=saver, learner=learner, rounds=rounds)
+            training = SyncTraining(memory=backend, saver=saver, learner=learner, rounds=rounds)
         else:
             training = AsyncTraining(
-                memory=memory,
+                memory=backend,
                 saver=saver,
                 learner=learner,
                 intake=Intake(config.max_staleness),
@@ -157,7 +157,7 @@ class ScaleOutAgent(Generic[ConfigT]):
             stop=context.stop,
         )
 
-    def worker(self, index: int, trainer: Any, replay: Any) -> SyncWorker | AsyncWorker:
+    def worker(self, index: int, trainer: Any, memory: Any) -> SyncWorker | AsyncWorker:
         """Makes a rollout worker."""
         self._prepare()
         from topology.agents.scaleout.acting import Acting
@@ -191,7 +191,7 @@ class ScaleOutAgent(Generic[ConfigT]):
             player=player,
             acting=acting,
             make_columns=algorithm.make_columns,
-            memory=open_memory(config, context, replay),
+            memory=open_memory(config, context, memory),
             store=store,
             trainer=trainer,
             metrics=make_writer(context),

@@ -74,6 +74,8 @@ class PolicySaver:
             LeaseHeld: another trainer writes there.
             ProgramError: what is there is of another run, or of another network, or has no trainer's state.
         """
+        # First: taking the lease of another run would take back what it has announced.
+        self._refuse_another_run()
         self._lease = self._store.lease(self._run, _LEASE_S)
         self._renewed_s = self._clock.monotonic()
         newest = self._store.newest()
@@ -85,15 +87,18 @@ class PolicySaver:
         self._store.announce_ready(lease=self._lease)
         return notes
 
-    def _restore(self, newest: int) -> dict[str, Any]:
-        policy = self._store.load(newest)
-        run = policy.meta.get("run")
+    def _refuse_another_run(self) -> None:
+        newest = self._store.newest()
+        run = self._run if newest < 0 else self._store.load(newest).meta.get("run")
         if run != self._run and not self._take_over:
             raise ProgramError(
                 f"The data store holds policy {newest} of the run {run!r}, and this is {self._run!r}. Give this run a "
                 "place of its own (data_store), resume that run (--run-directory RUN --resume), or set take_over=true "
                 "to go on from its policies"
             )
+
+    def _restore(self, newest: int) -> dict[str, Any]:
+        policy = self._store.load(newest)
         state = self._store.load_state(newest)
         if state is None or _NOTES not in state:
             raise ProgramError(

@@ -6,7 +6,6 @@ import hashlib
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 from topology.agents.scaleout.config import ScaleOutConfig
 from topology.context import NodeContext
@@ -26,28 +25,27 @@ def run_name(context: NodeContext) -> str:
     return f"{directory.name}-{hashlib.blake2b(place.encode(), digest_size=6).hexdigest()}"
 
 
-def open_memory(config: ScaleOutConfig, context: NodeContext, replay: Any) -> MemoryBackend:
+def open_memory(config: ScaleOutConfig, context: NodeContext, memory: MemoryBackend | None) -> MemoryBackend:
     """The memory backend of the run.
 
     Args:
         config: settings.
         context: of the node.
-        replay: client of the replay node of the program, where it has one.
+        memory: that of the program's own node, where it has one.
 
     Raises:
         ProgramError: a backend that cannot reach from process to process.
+        ValueError: no kind of backend has such a URL.
         StoreUnavailable: its server is not there.
     """
-    url: Any = _url(config.memory_backend)
-    if url == "local":
-        if not context.launch_type.endswith("_mt"):
-            raise ProgramError(
-                "memory_backend=local holds experience in one process, and the nodes of this program have one each: "
-                "choose replay or redis, or launch it as threads (--launch-type local_mt)"
-            )
-        url = "local:"
-    elif url == "replay":
-        url = replay
+    if memory is not None:
+        return memory
+    url = _url(config.memory_backend)
+    if url.startswith("local:") and not context.launch_type.endswith("_mt"):
+        raise ProgramError(
+            f"memory_backend={url} holds experience in one process, and the nodes of this program have one each: "
+            "choose local (without the colon: a node of the program), or redis"
+        )
     return open_memory_backend(url, name=run_name(context), max_steps=config.memory_max_steps)
 
 

@@ -105,7 +105,11 @@ class Trainer:
         self._report = report
         self._stop = stop
         self._reason = ""
-        training.begin()
+        try:
+            training.begin()
+        except BaseException:
+            training.close()
+            raise
         number = training.saver.number
         if number:
             report(f"goes on from policy {number}, {learner.steps} actor steps, {learner.updates} learner steps")

@@ -123,11 +123,16 @@ class WorkerParts:
         for episode in played.episodes:
             self._averages.add(episode_return=episode.episode_return, episode_length=episode.episode_length)
         if played.episodes and self._averages.due:
-            made, self._reported = self._steps - self._reported, self._steps
-            self._averages.write(rates={"steps_per_second": made}, actor_steps=self._steps, policy=self.acting.number)
+            self._write()
+
+    def _write(self) -> None:
+        made, self._reported = self._steps - self._reported, self._steps
+        self._averages.write(rates={"steps_per_second": made}, actor_steps=self._steps, policy=self.acting.number)
 
     def close(self) -> None:
-        """Closes environments and connections."""
+        """Closes environments and connections; reports what was not reported yet."""
+        if self._steps > self._reported:
+            self._write()
         self.player.close()
         self.memory.close()
         self.store.close()

@@ -42,20 +42,20 @@ class Share(NamedTuple):
 
     Attributes:
         policy: the round, which is the number of its policy.
-        index: which share of the round, from 0.
+        part: which share of the round, from 0.
         unit: "steps" or "episodes".
         amount: how many of them.
     """
 
     policy: int
-    index: int
+    part: int
     unit: str
     amount: int
 
     @property
     def id(self) -> str:
         """Names it among all shares of all rounds: what experience carries as `share` in its meta."""
-        return f"{self.policy}/{self.index}"
+        return f"{self.policy}/{self.part}"
 
 
 class Claim(NamedTuple):

@@ -1,0 +1,122 @@
+"""Whole programs, small, in threads: they end, say how it went, and go on when they are resumed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import topology as lp
+from topology.agents.scaleout.config import ScaleOutDQNConfig, ScaleOutPPOConfig, Synchronization
+from topology.agents.scaleout.program import ppo, scaleout_dqn
+from topology.nodes.store.policies import open_data_store
+
+DEADLINE_S = 120.0
+
+SMALL = {
+    "environment": "catch",
+    "environments_per_worker": 4,
+    "hidden_sizes": (8,),
+    "evaluation_episodes": 4,
+    "final_evaluation_episodes": 8,
+    "evaluation_period_s": 0.2,
+}
+SMALL_PPO = {**SMALL, "num_steps": 64, "share_steps": 16, "minibatch_size": 32, "num_passes": 1, "max_steps": 640}
+SMALL_DQN = {
+    **SMALL,
+    "share_steps": 16,
+    "min_replay_size": 64,
+    "batch_size": 16,
+    "updates_per_batch": 2,
+    "samples_per_insert": 2.0,
+    "max_steps": 1600,
+    "checkpoint_save_secs": 0.2,
+}
+
+
+def run(program, directory: Path):
+    run = lp.launch(program, "test_mt", run_directory=directory, serialize_py_nodes=False)
+    assert run.wait(DEADLINE_S), "it did not end"
+
+
+def rows(directory: Path, node: str):
+    return [json.loads(line) for line in (directory / "metrics" / f"{node}.jsonl").read_text().splitlines()]
+
+
+def test_ppo_in_sync_makes_a_policy_of_every_round(tmp_path):
+    run(ppo(ScaleOutPPOConfig(**SMALL_PPO)), tmp_path)
+    last = rows(tmp_path, "trainer-0")[-1]
+    assert (last["actor_steps"], last["policy"], last["progress"]) == (640, 10, 1.0)
+    assert last["learner_steps"] == 20
+    with open_data_store(str(tmp_path / "policies")) as store:
+        policy = store.load()
+        assert policy.number == 10
+        assert policy.meta["steps"] == 640
+        assert "640 of 640" in store.finished()
+    final = rows(tmp_path, "evaluator-0")[-1]
+    assert (final["evaluator_final"], final["policy"], final["evaluator_episodes"]) == (1, 10, 8)
+    played = [rows(tmp_path, f"worker-{index}")[-1]["actor_steps"] for index in (0, 1)]
+    assert sum(played) >= 640
+    assert all(steps % 16 == 0 for steps in played)
+
+
+def test_a_run_that_ended_is_gone_on_with(tmp_path):
+    run(ppo(ScaleOutPPOConfig(**SMALL_PPO)), tmp_path)
+    run(ppo(ScaleOutPPOConfig(**SMALL_PPO | {"max_steps": 960})), tmp_path)
+    assert rows(tmp_path, "trainer-0")[-1]["policy"] == 15
+    assert rows(tmp_path, "trainer-0")[-1]["actor_steps"] == 960
+
+
+def test_rounds_of_episodes_and_statistics_that_all_share(tmp_path):
+    settings = SMALL_PPO | {
+        "num_episodes": 12,
+        "share_episodes": 5,
+        "normalise_observations": True,
+        "normalise_rewards": True,
+        "max_steps": 500,
+    }
+    run(ppo(ScaleOutPPOConfig(**settings)), tmp_path)
+    with open_data_store(str(tmp_path / "policies")) as store:
+        policy = store.load()
+    steps = policy.meta["steps"]
+    assert policy.meta["episodes"] == 12 * policy.number
+    assert steps == 9 * policy.meta["episodes"]  # an episode of catch has 9 steps: all are whole
+    assert policy.arrays["statistics/observations/count"] == steps
+    assert policy.arrays["statistics/returns/count"] == steps
+
+
+def test_dqn_in_async_measures_staleness(tmp_path):
+    config = ScaleOutDQNConfig(**SMALL_DQN, max_staleness=50, normalise_observations=True, normalise_rewards=True)
+    run(scaleout_dqn(config), tmp_path)
+    found = rows(tmp_path, "trainer-0")
+    assert found[-1]["actor_steps"] >= 1600
+    assert found[-1]["learner_steps"] > 0
+    assert any("staleness_policies" in row and "staleness_s_max" in row for row in found)
+    assert all(row["dropped_stale"] == 0 for row in found)
+
+
+def test_dqn_in_sync(tmp_path):
+    settings = SMALL_DQN | {"checkpoint_save_secs": None, "num_steps": 32, "max_steps": 320}
+    run(scaleout_dqn(ScaleOutDQNConfig(**settings, synchronization=Synchronization.SYNC)), tmp_path)
+    assert rows(tmp_path, "trainer-0")[-1]["policy"] == 10
+
+
+def test_the_run_ends_when_the_target_is_reached(tmp_path):
+    run(ppo(ScaleOutPPOConfig(**SMALL_PPO | {"target_return": -1.0, "max_steps": None})), tmp_path)
+    final = [row for row in rows(tmp_path, "evaluator-0") if row["evaluator_final"]]
+    assert len(final) == 1
+    with open_data_store(str(tmp_path / "policies")) as store:
+        assert f"policy {final[0]['policy']} " in store.finished()
+
+
+def test_without_an_evaluator_the_trainer_ends_the_run(tmp_path):
+    run(ppo(ScaleOutPPOConfig(**SMALL_PPO | {"evaluation_episodes": 0, "max_steps": 128})), tmp_path)
+    assert rows(tmp_path, "trainer-0")[-1]["actor_steps"] == 128
+
+
+def test_policies_of_another_run_are_not_gone_on_with_unless_asked(tmp_path):
+    settings = SMALL_PPO | {"data_store": str(tmp_path / "shared"), "max_steps": 128}
+    run(ppo(ScaleOutPPOConfig(**settings)), tmp_path / "a")
+    with pytest.raises(Exception, match="holds policy 2 of the run"):
+        run(ppo(ScaleOutPPOConfig(**settings)), tmp_path / "b")
+    run(ppo(ScaleOutPPOConfig(**settings | {"take_over": True, "max_steps": 192})), tmp_path / "c")
+    assert rows(tmp_path / "c", "trainer-0")[-1]["policy"] == 3
