@@ -1,10 +1,12 @@
-"""Redis servers for the tests: one for all, and some that may be killed."""
+"""Redis servers for the tests: one for all, and some that may be killed; and an object store that speaks S3."""
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -77,3 +79,56 @@ def make_redis():
     yield make
     for server in servers:
         server.close()
+
+
+MOTO = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print("ready", *server.get_host_and_port(), flush=True)
+sys.stdin.read()
+"""
+
+
+class S3Server:
+    """moto's server in a process of its own, which ends with this one."""
+
+    def __init__(self):
+        for package in ("moto", "flask", "s3fs"):
+            if importlib.util.find_spec(package) is None:
+                pytest.skip(f"the package {package} is not installed: pip install 'moto[s3,server]' s3fs")
+        import fsspec.asyn
+
+        fsspec.asyn.get_loop()  # its thread stays for as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", MOTO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        said = self.process.stdout.readline().split()
+        assert said[:1] == ["ready"], f"moto's server ended with code {self.process.wait(10)}"
+        self.endpoint = f"http://{said[1]}:{said[2]}"
+
+    @property
+    def options(self):
+        return {"endpoint_url": self.endpoint, "key": "key", "secret": "secret"}
+
+    def make_bucket(self, name):
+        import s3fs
+
+        fs = s3fs.S3FileSystem(**self.options, skip_instance_cache=True)
+        fs.mkdir(name)
+        fs.close_session(fs.loop, fs._s3creator)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait(10)
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """One that all tests share: ask for it by fixtures of the module's scope, and make buckets of your own."""
+    server = S3Server()
+    yield server
+    server.close()
