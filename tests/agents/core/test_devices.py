@@ -17,8 +17,10 @@ context = NodeContext(label="actor", index=0, launch_type={launch_type!r})
 prepare_jax(context, accelerator={accelerator}, memory_fraction={fraction})
 platforms = jax.config.jax_platforms if jax.config.jax_platforms != before else "as it was"
 print(os.environ["XLA_FLAGS"], "|", platforms, "|", jax.devices()[0].platform)
-print(os.environ.get("XLA_CLIENT_MEM_FRACTION"), os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION"))
+print(os.environ.get("PJRT_NPROC"), os.environ.get("XLA_CLIENT_MEM_FRACTION"), os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION"))
 """
+
+TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 
 
 def run(**values):
@@ -30,19 +32,20 @@ def run(**values):
 
 
 @pytest.mark.parametrize(
-    ("flags", "launch_type", "accelerator", "expected"),
+    ("flags", "launch_type", "accelerator", "expected", "threads"),
     [
-        ("", "local_mp", False, "--xla_cpu_multi_thread_eigen=false | cpu | cpu"),
-        ("", "local_mp", True, "--xla_cpu_multi_thread_eigen=false | as it was | cpu"),
-        ("", "local_mt", False, "--xla_cpu_multi_thread_eigen=false | as it was | cpu"),
-        ("--xla_cpu_multi_thread_eigen=true", "local_mp", False, "--xla_cpu_multi_thread_eigen=true | cpu | cpu"),
+        ("", "local_mp", False, "--xla_cpu_multi_thread_eigen=false | cpu | cpu", "1"),
+        ("", "local_mp", True, "--xla_cpu_multi_thread_eigen=false | as it was | cpu", "1"),
+        ("", "local_mt", False, "--xla_cpu_multi_thread_eigen=false | as it was | cpu", "None"),
+        ("--xla_cpu_multi_thread_eigen=true", "local_mp", False, "--xla_cpu_multi_thread_eigen=true | cpu | cpu", "1"),
+        (TWO_DEVICES, "local_mp", False, f"{TWO_DEVICES} --xla_cpu_multi_thread_eigen=false | cpu | cpu", "None"),
     ],
 )
-def test_one_thread_and_no_accelerator_unless_told_otherwise(flags, launch_type, accelerator, expected):
+def test_one_thread_and_no_accelerator_unless_told_otherwise(flags, launch_type, accelerator, expected, threads):
     lines = run(flags=flags, launch_type=launch_type, accelerator=accelerator)
-    assert lines == [expected, "None 0.9"]
+    assert lines == [expected, f"{threads} None 0.9"]
 
 
 def test_a_process_that_shares_an_accelerator_takes_its_part_of_the_memory():
-    assert run(launch_type="local_mp", accelerator=True, fraction=0.25)[1] == "0.25 None"
-    assert run(launch_type="local_mp", accelerator=False, fraction=0.25)[1] == "None 0.9"
+    assert run(launch_type="local_mp", accelerator=True, fraction=0.25)[1] == "1 0.25 None"
+    assert run(launch_type="local_mp", accelerator=False, fraction=0.25)[1] == "1 None 0.9"

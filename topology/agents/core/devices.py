@@ -9,6 +9,7 @@ from topology.context import NodeContext
 __all__ = ["prepare_jax"]
 
 _ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
+_MORE_DEVICES = "xla_force_host_platform_device_count"
 
 
 def prepare_jax(
@@ -30,6 +31,10 @@ def prepare_jax(
         os.environ["XLA_FLAGS"] = f"{flags} {_ONE_THREAD}".strip()
     if context is not None and context.launch_type.endswith("_mt"):
         return
+    if context is not None and _MORE_DEVICES not in flags:
+        # XLA runs independent parts of a computation in threads of its own, too: on two cores an update of a network of
+        # 256-256 took no longer with one, and a third less of the processor. Devices that must meet need one each.
+        os.environ.setdefault("PJRT_NPROC", "1")
     if context is not None and not accelerator:
         import jax
 
