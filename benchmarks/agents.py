@@ -52,8 +52,8 @@ class Workload(NamedTuple):
 
 
 WORKLOADS = {
-    # The peers make 128 updates at a time here, ours 64. RLlib's algorithm is ours, with another head for the value; SB3's
-    # is DQN of 2015.
+    # The peers make 128 updates at a time here, ours 64. RLlib's algorithm is ours, with another head for the value;
+    # SB3's is DQN of 2015.
     "CartPole-v1": Workload(
         64,
         32.0,

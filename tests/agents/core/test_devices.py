@@ -17,7 +17,7 @@ context = NodeContext(label="actor", index=0, launch_type={launch_type!r})
 prepare_jax(context, accelerator={accelerator}, memory_fraction={fraction})
 platforms = jax.config.jax_platforms if jax.config.jax_platforms != before else "as it was"
 print(os.environ["XLA_FLAGS"], "|", platforms, "|", jax.devices()[0].platform)
-print(os.environ.get("PJRT_NPROC"), os.environ.get("XLA_CLIENT_MEM_FRACTION"), os.environ.get("XLA_PYTHON_CLIENT_MEM_FRACTION"))
+print(*map(os.environ.get, ["PJRT_NPROC", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"]))
 """
 
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
