@@ -48,6 +48,12 @@ def test_settings_of_dqn_that_cannot_work_are_refused(settings, message):
         ScaleOutDQNConfig(**settings)
 
 
+def test_a_synchronization_may_be_given_as_text():
+    assert ScaleOutDQNConfig(synchronization="sync").synchronization is Synchronization.SYNC
+    with pytest.raises(ProgramError, match="synchronization='asink': one of 'sync', 'async'"):
+        ScaleOutDQNConfig(synchronization="asink")
+
+
 def test_every_fault_is_said_once():
     with pytest.raises(ProgramError) as raised:
         ScaleOutPPOConfig(num_workers=0, discount=2.0, max_gradient_norm=0.0, environments_per_worker=0)

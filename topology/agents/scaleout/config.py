@@ -111,6 +111,14 @@ class ScaleOutConfig(CheckedConfig):
     constant_rate_part: float = 0.0
     max_gradient_norm: float = 0.5
 
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "synchronization", Synchronization(self.synchronization))
+        except ValueError:
+            known = ", ".join(map(repr, map(str, Synchronization)))
+            raise ProgramError(f"synchronization={self.synchronization!r}: one of {known}") from None
+        super().__post_init__()
+
     @property
     def save_s(self) -> float:
         """Seconds between two policies in ASYNC."""

@@ -115,8 +115,14 @@ class PolicyEvaluator:
                 if mean >= self._target_return:
                     self._finish(text, policy.number)
                     return text
-            self._stop.wait(max(0.0, began + self._period_s - self._clock.monotonic()))
+            self._rest(began + self._period_s)
         return None
+
+    def _rest(self, until: float) -> None:
+        """Does nothing until then, or until the end is announced."""
+        while (left_s := until - self._clock.monotonic()) > 0 and self._store.finished() is None:
+            if self._stop.wait(min(left_s, _WAIT_S)):
+                return
 
     def _finish(self, text: str, number: int) -> None:
         """Has the trainer end the training; waits until it has announced the end."""
