@@ -13,16 +13,13 @@ from pathlib import Path
 import pytest
 
 REDIS = shutil.which("redis-server")
-needs_redis = "redis-server is not installed (Debian: apt-get install redis-server), or redis-py is not"
+NEEDS_REDIS = "redis-server is not installed (Debian: apt-get install redis-server), or redis-py is not"
 
 
 class RedisServer:
     """A server of its own folder, at a Unix socket; `kill` and `start` it as often as you like."""
 
     def __init__(self, *options, tcp=False):
-        pytest.importorskip("redis", reason=needs_redis)
-        if REDIS is None:
-            pytest.skip(needs_redis)
         self.folder = Path(tempfile.mkdtemp(prefix="redis-"))  # short: the path of a socket has at most 107 characters
         self.options = options
         self.port = free_port() if tcp else 0
@@ -38,7 +35,7 @@ class RedisServer:
         command += ["--unixsocket", str(self.folder / "socket"), "--daemonize", "no", *self.options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         for line in self.process.stdout:
-            if "Ready to accept connections" in line:
+            if "ready to accept connections" in line.lower():
                 return
         raise AssertionError(f"redis-server ended with code {self.process.wait(10)}")
 
@@ -59,17 +56,32 @@ def free_port():
         return sock.getsockname()[1]
 
 
-@pytest.fixture(scope="session")
-def redis_server():
-    """One that all tests share: use names of your own, and do not kill it."""
-    server = RedisServer()
+def redis_is_there():
+    return REDIS is not None and importlib.util.find_spec("redis") is not None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_redis():
+    """Begun before the first test, so that it is not taken for something that a test leaves behind."""
+    server = RedisServer() if redis_is_there() else None
     yield server
-    server.close()
+    if server is not None:
+        server.close()
+
+
+@pytest.fixture
+def redis_server(shared_redis):
+    """One that all tests share: use names of your own, and do not kill it."""
+    if shared_redis is None:
+        pytest.skip(NEEDS_REDIS)
+    return shared_redis
 
 
 @pytest.fixture
 def make_redis():
     """Makes servers with options of `redis-server`; `tcp=True` for one with a port."""
+    if not redis_is_there():
+        pytest.skip(NEEDS_REDIS)
     servers = []
 
     def make(*options, tcp=False):
