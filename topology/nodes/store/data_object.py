@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import StoreError, StoreUnavailable
 from topology.nodes.store.codec import Buffer
 from topology.nodes.store.policies import DEFAULT_KEEP, DataStore
+from topology.nodes.store.policy_connection import Connection
 from topology.nodes.store.policy_medium import BlobMissing, Medium
 from topology.nodes.store.policy_waits import Wait, check_pauses
 from topology.nodes.store.record_chain import Chain, Files
@@ -32,7 +32,11 @@ __all__ = ["ObjectMedium", "known_protocols", "open_object_store"]
 _POLICIES: Final = "policies"
 _POLL_S: Final = (0.02, 1.0)
 _S3: Final = {"s3", "s3a"}
-_S3_CONFIG: Final = {"connect_timeout": 5, "read_timeout": 60, "retries": {"max_attempts": 2}}
+_S3_CONFIG: Final = {
+    "connect_timeout": 5,
+    "read_timeout": 30,
+    "retries": {"max_attempts": 1},
+}  # s3fs tries again itself
 
 # fsspec's file systems in memory look whether a file is there, and make it then: in one process one at a time.
 _one_at_a_time = threading.Lock()
@@ -78,6 +82,11 @@ def _fsspec(url: str) -> Any:
     return fsspec
 
 
+class _Place(NamedTuple):
+    fs: Any
+    root: str
+
+
 @final
 class ObjectMedium(Medium, Files):
     """See `Medium`.
@@ -96,8 +105,7 @@ class ObjectMedium(Medium, Files):
         self._options = dict(storage_options)
         self._poll_s = check_pauses(poll_s)
         self._chain = Chain(self)
-        self._lock = threading.Lock()
-        self._opened: tuple[int, Any, str] | None = None  # process, file system, root
+        self._connection: Connection[_Place] = Connection(self._connect, _disconnect, self._url)
 
     def __repr__(self) -> str:
         return self._url
@@ -108,11 +116,9 @@ class ObjectMedium(Medium, Files):
     def check(self) -> None:
         if self._scheme not in _S3:
             return
-        fs, root = self._open()
-        bucket = root.partition("/")[0]
-        with self._explained("opened"):
+        with self._place("opened") as (fs, root):
             try:
-                fs.call_s3("head_bucket", Bucket=bucket)
+                fs.call_s3("head_bucket", Bucket=root.partition("/")[0])
             except FileNotFoundError as error:
                 raise self._no_bucket() from error
             except PermissionError:
@@ -128,14 +134,7 @@ class ObjectMedium(Medium, Files):
         wait.pause_growing(self._poll_s, most_s)
 
     def close(self) -> None:
-        with self._lock:
-            opened, self._opened = self._opened, None
-        if opened is None or opened[0] != os.getpid():
-            return
-        fs = opened[1]
-        if (session := getattr(fs, "_s3creator", None)) is not None:
-            # s3fs does this when its object is collected, and nobody knows when that is.
-            fs.close_session(fs.loop, session)
+        self._connection.close()
 
     # --- bytes of policies --------------------------------------------------------------------------------------------
 
@@ -153,8 +152,7 @@ class ObjectMedium(Medium, Files):
             self.remove_file(f"{_POLICIES}/{name}")
 
     def leftovers(self) -> list[str]:
-        fs, root = self._open()
-        with self._explained("listed"):
+        with self._place("listed") as (fs, root):
             try:
                 return [str(path).rpartition("/")[2] for path in fs.ls(f"{root}/{_POLICIES}", detail=False)]
             except FileNotFoundError:
@@ -163,8 +161,7 @@ class ObjectMedium(Medium, Files):
     # --- objects ------------------------------------------------------------------------------------------------------
 
     def read_file(self, name: str) -> bytes | None:
-        fs, root = self._open()
-        with self._explained("read"):
+        with self._place("read") as (fs, root):
             try:
                 data: bytes = fs.cat_file(f"{root}/{name}")
                 return data
@@ -172,8 +169,10 @@ class ObjectMedium(Medium, Files):
                 return None
 
     def make_file(self, name: str, data: bytes) -> bool:
-        fs, root = self._open()
-        with self._explained("written"), _one_at_a_time if self._scheme == "memory" else contextlib.nullcontext():
+        with (
+            self._place("written") as (fs, root),
+            _one_at_a_time if self._scheme == "memory" else contextlib.nullcontext(),
+        ):
             try:
                 fs.pipe_file(f"{root}/{name}", data, mode="create")
             except FileNotFoundError as error:
@@ -187,40 +186,36 @@ class ObjectMedium(Medium, Files):
             return True
 
     def write_file(self, name: str, data: bytes) -> None:
-        fs, root = self._open()
-        with self._explained("written"):
+        with self._place("written") as (fs, root):
             try:
                 fs.pipe_file(f"{root}/{name}", data)
             except FileNotFoundError as error:
                 raise self._no_bucket() from error
 
     def remove_file(self, name: str) -> None:
-        fs, root = self._open()
-        with self._explained("cleaned up"), contextlib.suppress(FileNotFoundError):
+        with self._place("cleaned up") as (fs, root), contextlib.suppress(FileNotFoundError):
             fs.rm_file(f"{root}/{name}")
 
-    def _open(self) -> tuple[Any, str]:
-        with self._lock:
-            if self._opened is None or self._opened[0] != os.getpid():
-                # Listings are never cached, and neither is the object, whose connections we close ourselves.
-                options = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
-                if self._scheme in _S3:
-                    options["config_kwargs"] = {**_S3_CONFIG, **options.get("config_kwargs", {})}
-                try:
-                    fs, root = _fsspec(self._url).core.url_to_fs(self._url, **options)
-                except ImportError as error:
-                    extra = "pip install 'rl-topology[s3]'" if self._scheme in _S3 else "install it"
-                    raise ImportError(f"a data store at {self._url} needs a package: {error}; {extra}") from error
-                self._opened = os.getpid(), fs, str(root).rstrip("/")
-            return self._opened[1], self._opened[2]
+    def _connect(self) -> _Place:
+        # Listings are never cached, and neither is the object, whose connections we close ourselves.
+        options = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
+        if self._scheme in _S3:
+            options["config_kwargs"] = {**_S3_CONFIG, **options.get("config_kwargs", {})}
+        try:
+            fs, root = _fsspec(self._url).core.url_to_fs(self._url, **options)
+        except ImportError as error:
+            extra = "pip install 'rl-topology[s3]'" if self._scheme in _S3 else "install it"
+            raise ImportError(f"a data store at {self._url} needs a package: {error}; {extra}") from error
+        return _Place(fs, str(root).rstrip("/"))
 
     def _no_bucket(self) -> StoreError:
         return StoreError(f"there is no place for the data store {self._url}: make the bucket, or correct the url")
 
     @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _place(self, what: str) -> Iterator[_Place]:
         try:
-            yield
+            with self._connection.use() as place:
+                yield place
         except (StoreError, ImportError):
             raise
         except PermissionError as error:
@@ -233,6 +228,12 @@ class ObjectMedium(Medium, Files):
                 f"the data store {self._url} cannot be {what}: {type(error).__name__}: {error}; check its address, "
                 "and that it runs and has room"
             ) from error
+
+
+def _disconnect(place: _Place) -> None:
+    if (session := getattr(place.fs, "_s3creator", None)) is not None:
+        # s3fs does this when its object is collected, and nobody knows when that is.
+        place.fs.close_session(place.fs.loop, session)
 
 
 def _rebuild(url: str, options: dict[str, Any], poll_s: tuple[float, float]) -> ObjectMedium:

@@ -12,16 +12,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import StoreDataError, StoreError, StoreUnavailable
 from topology.nodes.store.codec import Buffer
 from topology.nodes.store.policies import DEFAULT_KEEP, DataStore
+from topology.nodes.store.policy_connection import Connection
 from topology.nodes.store.policy_medium import BlobMissing, Medium
 from topology.nodes.store.policy_waits import Wait
 from topology.nodes.store.record_store import RecordStore
@@ -87,12 +87,12 @@ class RedisMedium(Medium):
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query))
         self._name = name or query.pop("name", "policies")
-        self._url = urlunsplit(parts._replace(query=urlencode(query)))
+        query.pop("name", None)
+        self._url = f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{urlencode(query)}' if query else ''}"
         self._shown = f"{parts.scheme}://{parts.hostname or ''}{f':{parts.port}' if parts.port else ''}{parts.path}"
         self._io_timeout_s = io_timeout_s
         self._records = f"{self._name}:record"
-        self._lock = threading.Lock()
-        self._client: redis.Redis | None = None
+        self._connection: Connection[redis.Redis] = Connection(self._connect, lambda client: client.close(), repr(self))
 
     def __repr__(self) -> str:
         return f"{self._shown} ({self._name})"
@@ -101,20 +101,17 @@ class RedisMedium(Medium):
         return _rebuild, (self._url, self._name, self._io_timeout_s)
 
     def check(self) -> None:
-        with self._explained("opened"):
-            self._connect().ping()
+        with self._client("opened") as client:
+            client.ping()
 
     def close(self) -> None:
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        self._connection.close()
 
     # --- the record ---------------------------------------------------------------------------------------------------
 
     def read(self) -> bytes | None:
-        with self._explained("read"):
-            newest: Any = self._connect().xrevrange(self._records, count=1)
+        with self._client("read") as client:
+            newest: Any = client.xrevrange(self._records, count=1)
         if not newest:
             return None
         record = newest[0][1].get(b"record")
@@ -124,8 +121,8 @@ class RedisMedium(Medium):
 
     def write(self, revision: int, record: bytes, blobs: Sequence[str]) -> bool:
         keys = [self._records, *map(self._key, blobs)]
-        with self._explained("written"):
-            done: Any = self._connect().eval(_PUBLISH, len(keys), *keys, str(revision), record, str(_KEPT_RECORDS))
+        with self._client("written") as client:
+            done: Any = client.eval(_PUBLISH, len(keys), *keys, str(revision), record, str(_KEPT_RECORDS))
         if done == -1:
             raise BlobMissing(f"bytes of the policy are gone from {self!r} before it was published: {list(blobs)}")
         return bool(done)
@@ -135,33 +132,33 @@ class RedisMedium(Medium):
         if block_s <= 0 or wait.woken:
             return
         since = f"{revision}-{2**64 - 1}"
-        with self._explained("read"):
+        with self._client("read") as client:
             # 0 would be for ever.
-            self._connect().xread({self._records: since}, count=1, block=max(1, math.ceil(block_s * 1000)))
+            client.xread({self._records: since}, count=1, block=max(1, math.ceil(block_s * 1000)))
 
     # --- bytes of policies --------------------------------------------------------------------------------------------
 
     def put(self, name: str, parts: Sequence[Buffer]) -> None:
         data = memoryview(b"".join(parts))
         key = self._key(name)
-        with self._explained("written"):
+        with self._client("written") as client:
             for start in range(0, len(data), _PIECE_BYTES):
-                with self._connect().pipeline(transaction=True) as pipeline:
+                with client.pipeline(transaction=True) as pipeline:
                     pipeline.rpush(key, data[start : start + _PIECE_BYTES])
                     pipeline.expire(key, _UNPUBLISHED_S)
                     pipeline.execute()
 
     def get(self, name: str) -> Buffer:
-        with self._explained("read"):
-            pieces: Any = self._connect().lrange(self._key(name), 0, -1)
+        with self._client("read") as client:
+            pieces: Any = client.lrange(self._key(name), 0, -1)
         if not pieces:
             raise BlobMissing(f"{name} is not in {self!r}")
         return bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
 
     def delete(self, names: Iterable[str]) -> None:
         if keys := [self._key(name) for name in names]:
-            with self._explained("cleaned up"):
-                self._connect().unlink(*keys)
+            with self._client("cleaned up") as client:
+                client.unlink(*keys)
 
     def leftovers(self) -> list[str]:
         return []  # they vanish by themselves
@@ -172,16 +169,17 @@ class RedisMedium(Medium):
     # --- the server ---------------------------------------------------------------------------------------------------
 
     def _connect(self) -> redis.Redis:
-        with self._lock:
-            if self._client is None:
-                self._client = _client(self._url, self._io_timeout_s)
-            return self._client
+        client: redis.Redis = _redis().Redis.from_url(
+            self._url, socket_timeout=self._io_timeout_s, socket_connect_timeout=min(self._io_timeout_s, 5.0)
+        )
+        return client
 
     @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _client(self, what: str) -> Iterator[redis.Redis]:
         exceptions = _redis().exceptions
         try:
-            yield
+            with self._connection.use() as client:
+                yield client
         except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError) as error:
             raise StoreUnavailable(
                 f"the data store {self!r} cannot be {what}: the server does not let us in ({error}); check user and "
@@ -207,13 +205,6 @@ def _redis() -> ModuleType:
     except ImportError as error:
         raise ImportError("a data store in Redis needs the package redis: pip install 'rl-topology[redis]'") from error
     return redis
-
-
-def _client(url: str, io_timeout_s: float) -> redis.Redis:
-    client: redis.Redis = _redis().Redis.from_url(
-        url, socket_timeout=io_timeout_s, socket_connect_timeout=min(io_timeout_s, 5.0)
-    )
-    return client
 
 
 def _rebuild(url: str, name: str, io_timeout_s: float) -> RedisMedium:

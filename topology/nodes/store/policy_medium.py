@@ -75,4 +75,4 @@ class Medium(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Lets go of connections. Idempotent; a later call makes new ones."""
+        """Lets go of connections when calls under way have ended; later ones raise `StoreClosed`. Idempotent."""
