@@ -1,11 +1,13 @@
-"""Calls that must not hold up whoever asks for them."""
+"""Threads of the launcher's own: for calls that must not hold up whoever asks for them, and for what runs beside."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-__all__ = ["call_aside"]
+from topology.errors import LaunchError
+
+__all__ = ["call_aside", "start_thread"]
 
 
 def call_aside(function: Callable[[], None], name: str) -> None:
@@ -17,3 +19,11 @@ def call_aside(function: Callable[[], None], name: str) -> None:
         threading.Thread(target=function, name=name, daemon=True).start()
     except RuntimeError:
         function()
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Starts a thread that a launch cannot do without. Raises LaunchError when the system refuses it."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise LaunchError(f"The system refused the thread {thread.name!r}: {error}. Nothing was started.") from error

@@ -31,10 +31,15 @@ class Launcher(abc.ABC):
     arguments and then selected by its name.
 
     Attributes:
-        launch_type: what nodes see as the launch type in their context, when the launcher was not asked for by name.
+        launch_type: what nodes see as the launch type in their context, when the launcher was not asked for by name;
+            the name of the class where that says nothing.
     """
 
-    launch_type: ClassVar[str]
+    launch_type: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.launch_type = cls.launch_type or cls.__name__
 
     def plan(self, program: Program, options: LaunchOptions | None = None) -> Plan:
         """Validates the program and says what would run, as data. Starts nothing; equal input gives an equal plan.
@@ -65,7 +70,8 @@ class Launcher(abc.ABC):
             surroundings.undo.push("the platform of its nodes", backend.close)
             return run.start(backend)
         except BaseException as error:
-            run.abandon(error)
+            if (instead := run.abandon(error)) is not None:
+                raise instead from error
             raise
 
     @abc.abstractmethod
@@ -113,4 +119,7 @@ class Launcher(abc.ABC):
         Raises:
             LaunchError: it cannot be given back, or is of a kind that this launcher does not create.
         """
-        raise LaunchError(f"{type(self).__name__} creates no {resource.get('kind')!r}, and cannot give one back")
+        raise LaunchError(
+            f"{type(self).__name__} does not know what a {resource.get('kind')!r} is: undeploy the run with the "
+            "launcher that created it"
+        )

@@ -26,7 +26,7 @@ _OURS: dict[str, Callable[[], Launcher]] = {
 
 def launcher_names() -> list[str]:
     """Every name that `find_launcher` takes: ours, then those of other packages."""
-    return [*_OURS, *sorted(set(_others()) - set(_OURS))]
+    return [*_OURS, *sorted(_others())]
 
 
 def find_launcher(asked: object) -> tuple[Launcher, str]:
@@ -57,7 +57,7 @@ def launcher_of_run(launch_type: str) -> Launcher:
 
 
 def _others() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    return {entry.name: entry for entry in entry_points(group=GROUP) if entry.name not in _OURS}
 
 
 def _load(entry: EntryPoint) -> Launcher:

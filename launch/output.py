@@ -11,6 +11,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO, TextIO, final
 
+from launch.aside import start_thread
 from topology.clock import Deadline
 
 __all__ = ["LineSplitter", "OutputPump", "Terminal", "prefix", "write_all"]
@@ -125,6 +126,9 @@ class OutputPump:
 
     Args:
         terminal: gets every line; None for nobody.
+
+    Raises:
+        LaunchError: the system has no thread for it.
     """
 
     def __init__(self, terminal: Terminal | None) -> None:
@@ -138,7 +142,11 @@ class OutputPump:
         self._deadline: Deadline | None = None
         self._warned = False
         self._thread = threading.Thread(target=self._run, name="output of nodes", daemon=True)
-        self._thread.start()
+        try:
+            start_thread(self._thread)
+        except BaseException:
+            self._release()
+            raise
 
     def add(self, name: str, descriptor: int, log_path: Path | None) -> None:
         """Reads a pipe until its end, and closes it. The log is appended to."""
@@ -184,6 +192,9 @@ class OutputPump:
         for key in list(self._selector.get_map().values()):
             if key.data is not None:
                 self._end(key.fd, key.data)
+        self._release()
+
+    def _release(self) -> None:
         self._selector.close()
         os.close(self._wake_r)
         os.close(self._wake_w)

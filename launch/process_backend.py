@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
+from launch.aside import start_thread
 from launch.channel import Channel, Message, open_standard_files
 from launch.fork_client import ForkServer
 from launch.node_setup import ProcessSurroundings, file_with, make_setup
@@ -20,7 +21,6 @@ from launch.output import OutputPump
 from launch.supervisor import Ended, Event, Started
 from launch.sweep import describe_process
 from topology.context import StopToken
-from topology.errors import LaunchError
 
 __all__ = ["ProcessBackend"]
 
@@ -81,7 +81,7 @@ class ProcessBackend:
         forget = cancelled.subscribe(self._abort)
         try:
             self._start_servers(cancelled)
-            _start_thread(self._thread)
+            start_thread(self._thread)
         except BaseException:
             self._release()
             raise
@@ -267,13 +267,6 @@ class ProcessBackend:
         self._unlisten(worker)
         worker.control.close()
         self._post(Ended(worker.node, outcome))
-
-
-def _start_thread(thread: threading.Thread) -> None:
-    try:
-        thread.start()
-    except RuntimeError as error:
-        raise LaunchError(f"The system refused a thread for the processes of nodes: {error}") from error
 
 
 def _end_group(worker: _Worker) -> None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self, final
 
 from launch import at_exit, signals
-from launch.aside import call_aside
+from launch.aside import call_aside, start_thread
 from launch.deployment import Deployment
 from launch.engine import Backend, Engine
 from launch.outcome import Outcome, add_note, failure_of, failure_text
@@ -78,27 +78,31 @@ class Run:
     def start(self, backend: Backend) -> Run:
         """Starts the nodes on `backend`: for launchers. Raises `LaunchError` when the system has no thread for it."""
         if self._cancelled.is_set():
-            raise LaunchError(f"The run {self.run_id} was stopped while it was starting: {self._cancelled.reason}")
+            raise LaunchError(self._cancelled.reason)
         self._backend = backend
         signals.register(self)
         _logger.info("the run %s starts; its logs are in %s", self.run_id, self._surroundings.directory.logs)
         with signals.waiting(raise_later=True):  # a Ctrl-C from here on stops the run, and is raised by its `wait`
-            try:
-                threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True).start()
-            except RuntimeError as error:
-                raise LaunchError(f"The system refused a thread for the run: {error}. Nothing was started.") from error
+            start_thread(threading.Thread(target=self._drive, name=f"run {self.run_id}", daemon=True))
             at_exit.wait_for(self)
             self._engine.started.wait()  # some Pythons start no thread once the script has ended
         return self
 
-    def abandon(self, error: BaseException) -> None:
-        """It was not started, because of `error`: for launchers. Gives back what there was of it."""
-        self._surroundings.abandon(error, cancelled=self._cancelled.is_set())
+    def abandon(self, error: BaseException) -> LaunchError | None:
+        """It was not started, because of `error`: for launchers. Gives back what there was of it.
+
+        Returns what is to be raised in place of `error`; None for that itself.
+        """
+        cancelled = self._cancelled.is_set()
+        self.problems = self._surroundings.abandon(error, cancelled=cancelled)
         signals.unregister(self)
         with self._engine.changed:
-            self._abandoned = "stopped" if self._cancelled.is_set() else "failed"
+            self._abandoned = "stopped" if cancelled else "failed"
             self._ended.set()
             self._engine.changed.notify_all()
+        if not (cancelled and isinstance(error, LaunchError)):
+            return None
+        return LaunchError(f"The run {self.run_id} was stopped while it was starting: {self._cancelled.reason}")
 
     def deployment(self, terminal: Terminal | None) -> Deployment:
         """What a launcher makes a backend of."""

@@ -83,8 +83,8 @@ class Surroundings:
         """What must go with the run, also when this process is killed."""
         return (self.endpoints.directory, *([] if self._temporary is None else [self._temporary]))
 
-    def abandon(self, error: BaseException, *, cancelled: bool = False) -> None:
-        """The run was never started, because of `error`, which is told what could not be given back.
+    def abandon(self, error: BaseException, *, cancelled: bool = False) -> list[str]:
+        """The run was never started, because of `error`, which is told what could not be given back; so is the caller.
 
         Everything is undone, and the directory says why. One that was asked for is left as it was found, so that the
         same launch can be tried again.
@@ -94,7 +94,7 @@ class Surroundings:
             add_note(error, problem)
         if self.plan.options.run_directory is not None and self.directory.is_new and not problems:
             self.directory.unmake()
-            return
+            return problems
         interrupted = cancelled or isinstance(error, KeyboardInterrupt | SystemExit)
         text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self.recorder.ended(
@@ -103,6 +103,7 @@ class Surroundings:
             state="stopped" if interrupted else "failed",
         )
         self.remove_temporary(problems)
+        return problems
 
     def remove_temporary(self, problems: Sequence[str] = ()) -> None:
         """The directory of a test's run goes with it, unless it is needed for another try at `problems`."""

@@ -70,22 +70,28 @@ def undeploy(
         UndeployFailed: it has ended, and some of what it had is left: all of that is listed.
     """
     own = run if isinstance(run, Run) else None
-    if not isinstance(run, Run):
+    if isinstance(run, Run):
+        directory = RunDirectory(run.run_directory)
+    else:
         directory = run if isinstance(run, RunDirectory) else find_run(str(run))
         own = run_in(directory.path)
     if own is not None:
-        return _stop_own(own, now=now, timeout_s=timeout_s)
-    return _Elsewhere(directory, reclaim, clock).undeploy(now=now, timeout_s=timeout_s)
+        _stop_own(own, now=now, timeout_s=timeout_s)
+        if not own.problems:
+            return Undeployed(state=own.state)
+    done = _Elsewhere(directory, reclaim, clock).undeploy(now=now, timeout_s=timeout_s)
+    if own is not None:
+        own.problems.clear()
+    return done
 
 
-def _stop_own(run: Run, *, now: bool, timeout_s: float) -> Undeployed:
-    if not run.stop("the run was undeployed", timeout=_NOW_S if now else timeout_s):
-        if now:
-            run.interrupt("the run was undeployed", now=True)
-        if not (now and run.wait(timeout=_KILL_S, raise_error=False)):
-            raise _has_not_ended(run.run_id, _KILL_S if now else timeout_s)
-    _raise(run.run_id, run.problems)
-    return Undeployed(state=run.state)
+def _stop_own(run: Run, *, now: bool, timeout_s: float) -> None:
+    if run.stop("the run was undeployed", timeout=_NOW_S if now else timeout_s):
+        return
+    if now:
+        run.interrupt("the run was undeployed", now=True)
+    if not (now and run.wait(timeout=_KILL_S, raise_error=False)):
+        raise _has_not_ended(run.run_id, _KILL_S if now else timeout_s)
 
 
 @final
