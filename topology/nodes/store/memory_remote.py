@@ -6,9 +6,8 @@ from concurrent.futures import Future
 from typing import Any, final
 
 from topology.clock import Deadline
-from topology.errors import ConnectionBroken, CourierClosed, ProgramStopped, StoreClosed, StoreUnavailable
 from topology.nodes import courier
-from topology.nodes.replay.stopping import reason_of
+from topology.nodes.store.courier_errors import told
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MemoryStats, Parcel
 from topology.nodes.store.memory_served import ServedMemory
@@ -78,28 +77,14 @@ class _CourierLink:
         self._client = courier.Client(address, secret=secret)
 
     def call(self, method: str, *args: Any) -> Any:
-        return self._told(lambda: getattr(self._client, method)(*args))
+        return told(lambda: getattr(self._client, method)(*args), self._client.address)
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        future: Future[Any] = self._told(lambda: getattr(self._client.futures, method)(*args))
+        future: Future[Any] = told(lambda: getattr(self._client.futures, method)(*args), self._client.address)
         return future
 
     def wait(self, future: Future[Any], deadline: Deadline) -> Any:
-        return self._told(lambda: future.result(deadline.remaining()))
+        return told(lambda: future.result(deadline.remaining()), self._client.address)
 
     def close(self) -> None:
         self._client.close()
-
-    def _told(self, call: Any) -> Any:
-        """What `call` returns; what it raises in the words of this room."""
-        try:
-            return call()
-        except ProgramStopped:
-            raise
-        except CourierClosed as error:
-            raise StoreClosed("this handle of the memory is closed; open another") from error
-        except ConnectionBroken as error:
-            reason = reason_of(error)
-            if reason is not error:
-                raise reason from reason.__cause__
-            raise StoreUnavailable(f"the memory at {self._client.address} is not there any more: {error}") from error

@@ -8,7 +8,7 @@ All keys of a memory begin with `topology:{NAME}:`, and live in one slot of a cl
     queue     list: writers that wait for room, by their wake key, first come first served
     bell      list: rung when the reader has what it waits for
     wake:W    list: rung when writer W is the first of the queue and may have room; wake:W:alive expires when W is gone
-    writer:W  hash: number and id of the latest experience of W, so that what is sent again is not stored again
+    writer:W  string: number and id of the latest experience of W, so that what is sent again is not stored again
     data:W:N  string: the frame of an experience. It goes there before the script that makes it visible, as an argument
               of SET, which Redis takes over without a copy, and which a writer that has to wait need not send again
 
@@ -44,14 +44,14 @@ def _script(text: str) -> Script:
 
 
 _SUMS = """
-local function add(state, prefix, sign, steps, bytes, episode)
+local function add(state, prefix, sign, count, steps, bytes, episodes)
   local function change(name, number)  -- minus nothing is "-0" to Lua, which is no integer to Redis
     if number ~= 0 then redis.call('HINCRBY', state, prefix .. name, sign * number) end
   end
-  change('count', 1)
+  change('count', count)
   change('steps', steps)
   change('bytes', bytes)
-  change('episodes', episode)
+  change('episodes', episodes)
 end
 local function sizes_of(text)
   local steps, bytes, episode, data = string.match(text, '^(%d+) (%d+) ([01]) (.+)$')
@@ -90,48 +90,49 @@ return {made, bounds[1], bounds[2]}
 )
 
 STORE = _script(
-    _SUMS
-    + _QUEUE
+    _QUEUE
     + """
 -- state, stream, sizes, queue, bell, writer, data, wake; number, steps, bytes, episode
 -- {1, id}: stored; {0}: wait for `wake`; {-1}: open it first; {-2}: send the data again
+-- Every call costs: sums are read once and written once, and whether the data is there is told by what must be done.
 local state, stream, sizes, queue, bell, writer, data, wake = unpack(KEYS)
-local steps, bytes, episode = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local latest = redis.call('HMGET', writer, 'number', 'id')
-if latest[1] == ARGV[1] then
-  if redis.call('HEXISTS', sizes, latest[2]) == 1 then redis.call('PERSIST', data) else redis.call('DEL', data) end
-  return {1, latest[2]}
+local number, steps, bytes, episode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local latest = redis.call('GET', writer)
+if latest then
+  local last, id = string.match(latest, '^(%d+) (.+)$')
+  if last == number then
+    if redis.call('HEXISTS', sizes, id) == 1 then redis.call('PERSIST', data) else redis.call('DEL', data) end
+    return {1, id}
+  end
 end
-local sums = redis.call('HMGET', state, 'steps', 'bytes', 'max_steps', 'max_bytes')
-if not sums[3] then return {-1} end
-if redis.call('EXISTS', data) == 0 then return {-2} end
+local sums = redis.call('HMGET', state, 'max_steps', 'max_bytes', 'steps', 'bytes', 'count', 'episodes', 'stored',
+  'want', 'want_what', 'held:steps', 'held:episodes')
+if not sums[1] then return {-1} end
+for i = 3, 7 do sums[i] = tonumber(sums[i]) or 0 end
+local new_steps, new_bytes, new_episodes = sums[3] + steps, sums[4] + bytes, sums[6] + episode
 local first = first_alive(queue)
-local fits = (tonumber(sums[1]) or 0) + steps <= tonumber(sums[3])
-  and (tonumber(sums[2]) or 0) + bytes <= tonumber(sums[4])
-if not fits or (first and first ~= wake) then
+if new_steps > tonumber(sums[1]) or new_bytes > tonumber(sums[2]) or (first and first ~= wake) then
+  if redis.call('EXPIRE', data, 60) == 0 then return {-2} end
   redis.call('SET', wake .. ':alive', '1', 'EX', 3)
-  redis.call('EXPIRE', data, 60)
   if first ~= wake and not redis.call('LPOS', queue, wake) then redis.call('RPUSH', queue, wake) end
   return {0}
 end
+if redis.call('PERSIST', data) == 0 then return {-2} end
 local id = redis.call('XADD', stream, '*', 'data', data)
-redis.call('PERSIST', data)
 redis.call('HSET', sizes, id, ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. data)
-redis.call('HSET', writer, 'number', ARGV[1], 'id', id)
-redis.call('EXPIRE', writer, 86400)
-redis.call('HINCRBY', state, 'stored', 1)
-add(state, '', 1, steps, bytes, episode)
+redis.call('SET', writer, number .. ' ' .. id, 'EX', 86400)
+redis.call('HSET', state, 'steps', new_steps, 'bytes', new_bytes, 'episodes', new_episodes, 'count', sums[5] + 1,
+  'stored', sums[7] + 1)
 if first then
   redis.call('LPOP', queue)
   redis.call('DEL', wake .. ':alive')
   first = first_alive(queue)
   if first then ring(first) end
 end
-local want = redis.call('HMGET', state, 'want', 'want_what', 'steps', 'held:steps', 'episodes', 'held:episodes')
-if want[1] then
-  local there = want[2] == 'episodes' and (tonumber(want[5]) or 0) - (tonumber(want[6]) or 0)
-    or (tonumber(want[3]) or 0) - (tonumber(want[4]) or 0)
-  if there >= tonumber(want[1]) then
+if sums[8] then
+  local there = sums[9] == 'episodes' and new_episodes - (tonumber(sums[11]) or 0)
+    or new_steps - (tonumber(sums[10]) or 0)
+  if there >= tonumber(sums[8]) then
     redis.call('HDEL', state, 'want')
     ring(bell)
   end
@@ -144,12 +145,15 @@ WITHDRAW = _script(
     _QUEUE
     + """
 -- queue, writer, data, wake; number.  The id if it was stored, else ''
-local latest = redis.call('HMGET', KEYS[2], 'number', 'id')
+local latest = redis.call('GET', KEYS[2])
 redis.call('LREM', KEYS[1], 0, KEYS[4])
 redis.call('DEL', KEYS[4], KEYS[4] .. ':alive')
 local first = first_alive(KEYS[1])
 if first then ring(first) end
-if latest[1] == ARGV[1] then return latest[2] end
+if latest then
+  local last, id = string.match(latest, '^(%d+) (.+)$')
+  if last == ARGV[1] then return id end
+end
 redis.call('DEL', KEYS[3])
 return ''
 """
@@ -189,6 +193,7 @@ if what ~= 'available' and there < number then
 end
 redis.call('HDEL', state, 'want')
 local reply, found, count, last = {1}, 0, 0, sums[2]
+local known, all_steps, all_bytes, all_episodes = 0, 0, 0, 0
 local function enough(steps)
   if what == 'available' then return count > 0 and found + steps > number end
   return found >= number
@@ -211,7 +216,8 @@ while not done do
     last = entry[1]
     if text then
       found = found + (what == 'episodes' and episode or steps)
-      add(state, 'held:', 1, steps, bytes, episode)
+      known, all_steps, all_bytes = known + 1, all_steps + steps, all_bytes + bytes
+      all_episodes = all_episodes + episode
     end
   end
   if count >= 4096 then break end
@@ -224,6 +230,7 @@ if count > 0 then
     + """', 'COUNT', count,
     'STREAMS', stream, '>')
   redis.call('HSET', state, 'last', last)
+  add(state, 'held:', 1, known, all_steps, all_bytes, all_episodes)
 end
 return reply
 """
@@ -240,27 +247,33 @@ local function parts(id)
   return tonumber(ms), tonumber(number)
 end
 local last_ms, last_number = parts(redis.call('HGET', state, 'last') or '0-0')
-local data_keys = {}
+local data_keys, ids, gone, held = {}, {}, {0, 0, 0, 0}, {0, 0, 0, 0}
+local function count(sums, steps, bytes, episode)
+  sums[1], sums[2], sums[3], sums[4] = sums[1] + 1, sums[2] + steps, sums[3] + bytes, sums[4] + episode
+end
 for i = 2, #ARGV do
   local id = ARGV[i]
   local text = redis.call('HGET', sizes, id)
-  redis.call('XACK', stream, '"""
-    + GROUP
-    + """', id)
-  redis.call('XDEL', stream, id)
+  ids[#ids + 1] = id
   if text then
     local steps, bytes, episode, data = sizes_of(text)
     local ms, number = parts(id)
     redis.call('HDEL', sizes, id)
     data_keys[#data_keys + 1] = data
-    add(state, '', -1, steps, bytes, episode)
-    redis.call('HINCRBY', state, 'acknowledged', 1)
-    if ms < last_ms or (ms == last_ms and number <= last_number) then
-      add(state, 'held:', -1, steps, bytes, episode)
-    end
+    count(gone, steps, bytes, episode)
+    if ms < last_ms or (ms == last_ms and number <= last_number) then count(held, steps, bytes, episode) end
   end
 end
-if #data_keys > 0 then redis.call('UNLINK', unpack(data_keys)) end
+redis.call('XACK', stream, '"""
+    + GROUP
+    + """', unpack(ids))
+redis.call('XDEL', stream, unpack(ids))
+if #data_keys > 0 then
+  redis.call('UNLINK', unpack(data_keys))
+  redis.call('HINCRBY', state, 'acknowledged', #data_keys)
+  add(state, '', -1, unpack(gone))
+  add(state, 'held:', -1, unpack(held))
+end
 if tonumber(ARGV[1]) > 0 then redis.call('HINCRBY', state, 'refused', ARGV[1]) end
 local first = first_alive(queue)
 if first then ring(first) end
