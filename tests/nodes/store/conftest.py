@@ -37,6 +37,7 @@ class RedisServer:
         for line in self.process.stdout:
             if "ready to accept connections" in line.lower():
                 return
+        self.process.stdout.close()
         raise AssertionError(f"redis-server ended with code {self.process.wait(10)}")
 
     def kill(self):
@@ -114,7 +115,11 @@ class S3Server:
 
         fsspec.asyn.get_loop()  # its thread stays for as long as the process
         self.process = subprocess.Popen(
-            [sys.executable, "-c", MOTO], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", MOTO],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # a line for every request
+            text=True,
         )
         said = self.process.stdout.readline().split()
         assert said[:1] == ["ready"], f"moto's server ended with code {self.process.wait(10)}"

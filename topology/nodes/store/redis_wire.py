@@ -62,19 +62,20 @@ class Wire:
 
     def __init__(self, url: str) -> None:
         redis = _package()
+        said = redis.exceptions
         pool = redis.ConnectionPool.from_url(
             url, protocol=2, socket_connect_timeout=_CONNECT_S, socket_timeout=_ANSWER_S, encoding_errors="replace"
         )
         self._connection = pool.make_connection()
         try:
             self._connection.connect()
-        except (redis.AuthenticationError, redis.AuthorizationError) as error:
+        except (said.AuthenticationError, said.AuthorizationError) as error:
             raise StoreUnavailable(f"Redis does not let us in: {error}; see the user and password in the URL") from None
-        except redis.BusyLoadingError as error:
+        except said.BusyLoadingError as error:
             raise WireBroken(str(error)) from None
-        except redis.ResponseError as error:
+        except said.ResponseError as error:
             raise StoreUnavailable(f"Redis refuses the connection: {error}") from None
-        except (redis.RedisError, OSError) as error:
+        except (said.RedisError, OSError) as error:
             raise WireBroken(str(error)) from None
         self._socket: socket.socket = self._connection._sock  # noqa: SLF001 - there is no public way to it
         self._buffer = bytearray(1 << 14)

@@ -1,0 +1,363 @@
+"""The memory in Redis: what its server, its network and others who write there may do to it."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from topology.errors import StoreError, StoreFull, StoreUnavailable
+from topology.nodes.store import codec
+from topology.nodes.store.memory import open_memory_backend
+
+redis = pytest.importorskip("redis", reason="redis-py is not installed")
+DEADLINE_S = 20.0
+NAME = "memory"
+
+
+def steps(number, first=0):
+    return {"observation": np.arange(first, first + number)}
+
+
+def numbers(experiences):
+    return [int(experience.columns["observation"][0]) for experience in experiences]
+
+
+def opened(server, **options):
+    return open_memory_backend(server.url, name=NAME, **{"max_steps": 100, "patience_s": DEADLINE_S, **options})
+
+
+@pytest.fixture
+def raw(make_redis):
+    """A server, and redis-py's own client of it."""
+    server = make_redis()
+    with redis.Redis.from_url(server.url) as client:
+        yield server, client
+
+
+# --- the server goes away ---------------------------------------------------------------------------------------------
+
+
+def test_with_appendonly_nothing_is_lost_when_the_server_is_killed(make_redis):
+    server = make_redis("--appendonly", "yes", tcp=True)
+    with opened(server) as writer, opened(server) as reader, ThreadPoolExecutor(1) as pool:
+        for first in range(0, 15, 5):
+            writer.store(steps(5, first))
+        held = reader.fetch(num_steps=5)
+        server.kill()
+        stored = pool.submit(writer.store, steps(5, 15))
+        server.start()
+        stored.result(DEADLINE_S)
+        reader.acknowledge(held)
+        assert numbers(reader.fetch(num_steps=15, timeout_s=DEADLINE_S)) == [5, 10, 15]
+        reader.recover()
+        assert numbers(reader.fetch(num_steps=15, timeout_s=DEADLINE_S)) == [5, 10, 15]
+
+
+def test_a_server_killed_again_and_again_while_writers_write(make_redis):
+    server = make_redis("--appendonly", "yes", tcp=True)
+    seen, enough = [], threading.Event()
+
+    def write():
+        with opened(server, max_steps=12) as writer:
+            for index in range(10_000):
+                if enough.is_set():
+                    return index
+                writer.store(steps(3, index), timeout_s=DEADLINE_S)
+        raise AssertionError("nobody said that it is enough")
+
+    with opened(server, max_steps=12) as reader, ThreadPoolExecutor(1) as pool:
+        written = pool.submit(write)
+        for _ in range(3):
+            until = len(seen) + 20
+            while len(seen) < until:
+                got = reader.fetch(num_steps=3, timeout_s=DEADLINE_S)
+                seen += numbers(got)
+                reader.acknowledge(got)
+            server.kill()
+            server.start()
+        enough.set()
+        while not written.done() or reader.stats().waiting_steps:
+            got = reader.fetch_available()
+            seen += numbers(got)
+            reader.acknowledge(got)
+        assert seen == list(range(written.result(DEADLINE_S)))  # each once: what was sent twice was stored once
+
+
+def test_a_server_that_forgets_is_gone_on_with_and_that_is_said(make_redis, caplog):
+    server = make_redis(tcp=True)
+    with opened(server) as handle:
+        handle.store(steps(5))
+        handle.fetch(num_steps=5)
+        handle.store(steps(5, 1))
+        server.kill()
+        server.start()
+        handle.store(steps(5, 2))
+        assert numbers(handle.fetch(num_steps=5, timeout_s=DEADLINE_S)) == [2]
+    assert "forgets all when it is restarted" in caplog.text
+    assert "has lost what it kept" in caplog.text
+
+
+def test_a_server_that_stays_away_is_an_error(make_redis):
+    server = make_redis(tcp=True)
+    with opened(server, patience_s=0.2) as handle:
+        server.kill()
+        with pytest.raises(StoreUnavailable, match=r"within|in time"):
+            handle.store(steps(1))
+        with pytest.raises(StoreUnavailable):
+            handle.fetch_available()
+
+
+def test_scripts_that_the_server_has_forgotten_are_sent_again(raw):
+    server, client = raw
+    with opened(server) as handle:
+        handle.store(steps(5))
+        client.script_flush()
+        handle.store(steps(5, 5))
+        assert numbers(handle.fetch(num_steps=10)) == [0, 5]
+
+
+def test_connections_that_others_kill_are_made_anew(raw):
+    server, client = raw
+    with opened(server) as handle:
+        handle.store(steps(5))
+        client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        handle.store(steps(5, 5))
+        assert numbers(handle.fetch(num_steps=10)) == [0, 5]
+
+
+def test_a_server_whose_memory_is_full_makes_writers_wait(make_redis):
+    server = make_redis("--maxmemory", "8mb")
+    with opened(server, max_steps=10_000) as handle, redis.Redis.from_url(server.url) as client:
+        noise = np.random.default_rng(0).integers(0, 256, (1, 500_000), np.uint8)
+        stored = 0
+        with pytest.raises(StoreFull, match="maxmemory"):  # noqa: PT012 - which of them it is depends on the server
+            for _ in range(100):
+                handle.store({"observation": noise}, timeout_s=0.2)
+                stored += 1
+        assert 2 < stored < 20
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(handle.store, {"observation": noise}, timeout_s=DEADLINE_S)
+            handle.acknowledge(handle.fetch(num_steps=stored))  # which takes no memory
+            waiting.result(DEADLINE_S)
+        assert client.xlen(f"topology:{{{NAME}}}:stream") == 1
+
+
+# --- who may not come in ----------------------------------------------------------------------------------------------
+
+
+def test_a_password_opens_the_server(make_redis):
+    server = make_redis("--requirepass", "open sesame", tcp=True)
+    address = f"127.0.0.1:{server.port}/0"
+    for url in (f"redis://{address}", f"redis://:wrong@{address}"):
+        with pytest.raises(StoreUnavailable, match=r"password|Authentication|let us"):
+            open_memory_backend(url, name=NAME, patience_s=DEADLINE_S)
+    with open_memory_backend(f"redis://:open%20sesame@{address}", name=NAME) as handle:
+        handle.store(steps(1))
+        assert "sesame" not in repr(handle)
+
+
+def test_a_user_without_the_right_to_write_is_told_so(make_redis):
+    server = make_redis(tcp=True)
+    with redis.Redis.from_url(server.url) as client:
+        client.execute_command("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@read", "+@connection", "+info")
+    with pytest.raises(StoreError, match="NOPERM"):
+        open_memory_backend(f"redis://reader:secret@127.0.0.1:{server.port}/0", name=NAME)
+
+
+def test_no_server(tmp_path):
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))  # bound, and nobody listens
+        with pytest.raises(StoreUnavailable, match="refused"):
+            open_memory_backend(f"redis://127.0.0.1:{sock.getsockname()[1]}", name=NAME, patience_s=0.1)
+    with pytest.raises(StoreUnavailable):
+        open_memory_backend(f"unix://{tmp_path}/none", name=NAME, patience_s=0.1)
+
+
+def test_a_server_that_is_something_else(make_redis):
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        answered = pool.submit(answer)
+        with pytest.raises(StoreUnavailable):
+            open_memory_backend(f"redis://127.0.0.1:{server.getsockname()[1]}", name=NAME, patience_s=0)
+        answered.result(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://host:port", "redis://host:123456", "redis:host", "nothing://host", "host:6379"]
+)
+def test_a_url_that_makes_no_sense(url):
+    with pytest.raises(ValueError):  # noqa: PT011 - some are told by redis-py, some by us
+        open_memory_backend(url, name=NAME, patience_s=0)
+
+
+def test_a_server_that_throws_away_is_refused(make_redis):
+    server = make_redis("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+    with pytest.raises(StoreUnavailable, match="noeviction"):
+        opened(server)
+
+
+@pytest.mark.parametrize("name", ["a b", "{x}", "new\nline", ""])
+def test_a_name_that_cannot_be(redis_server, name):
+    with pytest.raises(ValueError, match="name"):
+        open_memory_backend(redis_server.url, name=name)
+
+
+def test_a_key_that_is_something_else(raw):
+    server, client = raw
+    client.set(f"topology:{{{NAME}}}:stream", "text")
+    with pytest.raises(StoreError, match="WRONGTYPE"):
+        opened(server)
+
+
+# --- what others write ------------------------------------------------------------------------------------------------
+
+
+class Bomb:
+    """Unpickling it is noticed."""
+
+    went_off = False
+
+    def __reduce__(self):
+        return _go_off, ()
+
+
+def _go_off():
+    Bomb.went_off = True
+
+
+def test_what_others_put_into_the_stream_is_refused_and_skipped(raw, caplog):
+    server, client = raw
+    stream = f"topology:{{{NAME}}}:stream"
+    with opened(server) as handle:
+        handle.store(steps(5, 0))
+        client.set("evil", pickle.dumps(Bomb()))
+        client.xadd(stream, {"data": "evil"})
+        client.xadd(stream, {"anything": pickle.dumps(Bomb())})
+        handle.store(steps(5, 5))
+        with caplog.at_level(logging.ERROR):
+            got = handle.fetch(num_steps=10, timeout_s=DEADLINE_S)
+        assert numbers(got) == [0, 5]
+        assert caplog.text.count("is refused and skipped: it was not stored by this project") == 2
+        assert handle.stats().refused == 2
+        handle.acknowledge(got)
+        assert client.xlen(stream) == 0
+        handle.store(steps(100), timeout_s=DEADLINE_S)  # they take up no room
+    assert not Bomb.went_off
+
+
+@pytest.mark.parametrize(
+    "bytes_",
+    [
+        pickle.dumps(Bomb()),
+        b"",
+        b"tpf1" + b"\xff" * 60,
+        codec.encode_bytes({"observation": np.arange(5)})[:-1],
+        codec.encode_bytes({"observation": np.arange(5)}) + b"more",
+        codec.encode_bytes({"observation": np.zeros(())}),
+        codec.encode_bytes({"x": np.zeros(2), "y": np.zeros(3)}),
+        None,
+    ],
+    ids=["pickle", "empty", "noise", "cut off", "too long", "no steps", "ragged", "gone"],
+)
+def test_frames_that_were_replaced_are_refused_and_skipped(raw, caplog, bytes_):
+    server, client = raw
+    with opened(server, max_steps=20) as handle:
+        for first in (0, 5, 10):
+            handle.store(steps(5, first))
+        (_, second, _) = client.xrange(f"topology:{{{NAME}}}:stream")
+        key = second[1][b"data"]
+        if bytes_ is None:
+            client.delete(key)
+        else:
+            client.set(key, bytes_)
+        got = handle.fetch(num_steps=10, timeout_s=DEADLINE_S)  # of which 5 were not there, though promised
+        assert numbers(got) == [0, 10]
+        assert "is refused and skipped" in caplog.text
+        assert handle.stats().refused == 1
+        handle.acknowledge(got)
+        handle.store(steps(20), timeout_s=DEADLINE_S)
+    assert not Bomb.went_off
+
+
+def test_what_is_missing_for_a_wish_is_waited_for_and_nothing_else_is_lost(raw):
+    server, client = raw
+    with opened(server) as handle:
+        handle.store(steps(5, 0))
+        handle.store(steps(5, 5))
+        client.delete(client.xrange(f"topology:{{{NAME}}}:stream")[0][1][b"data"])
+        with pytest.raises(TimeoutError):
+            handle.fetch(num_steps=10, timeout_s=0.05)
+        handle.store(steps(5, 10))
+        assert numbers(handle.fetch(num_steps=10, timeout_s=DEADLINE_S)) == [5, 10]
+
+
+# --- what it leaves ---------------------------------------------------------------------------------------------------
+
+
+def test_nothing_grows_while_experience_passes(raw):
+    server, client = raw
+    with opened(server) as handle:
+        for _ in range(3):
+            for first in range(0, 50, 5):
+                handle.store(steps(5, first))
+            handle.acknowledge(handle.fetch(num_steps=50))
+        assert client.keys("*:data:*") == []
+        assert client.hlen(f"topology:{{{NAME}}}:sizes") == 0
+        assert client.xpending(f"topology:{{{NAME}}}:stream", "trainer")["pending"] == 0
+        assert client.xlen(f"topology:{{{NAME}}}:stream") == 0
+
+
+def test_what_waits_for_room_expires_when_its_writer_is_gone(raw):
+    server, client = raw
+    with opened(server, max_steps=5) as handle:
+        handle.store(steps(5))
+        with pytest.raises(StoreFull):
+            handle.store(steps(5), timeout_s=0.05)
+        assert len(client.keys("*:data:*")) == 1  # what was not stored is gone
+        with opened(server, max_steps=5) as other, ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(other.store, steps(5))
+            while handle.stats().writers_blocked == 0:
+                assert not waiting.done()
+            other.close()
+            with pytest.raises(StoreError):
+                waiting.result(DEADLINE_S)
+        lives = sorted(client.ttl(key) for key in client.keys("*:data:*"))
+        assert lives[0] == -1  # what is stored stays
+        assert 0 < lives[1] <= 60
+
+
+def test_two_memories_in_one_server_do_not_meet(redis_server):
+    with (
+        open_memory_backend(redis_server.url, name="left") as left,
+        open_memory_backend(redis_server.url, name="right") as right,
+    ):
+        left.store(steps(5))
+        assert right.fetch_available() == []
+        left.acknowledge(left.fetch_available())
+
+
+def test_packed_and_plain_writers_may_share_a_memory(raw):
+    server, _ = raw
+    with opened(server, packing="zlib") as packed, opened(server) as plain:
+        zeros = {"observation": np.zeros((4, 1000), np.int32)}
+        packed.store(zeros)
+        assert plain.stats().waiting_bytes < 1000
+        plain.store(zeros)
+        assert len(plain.fetch(num_steps=8)) == 2
+
+
+def test_a_packing_that_is_not_there_is_refused(redis_server):
+    with pytest.raises(ValueError, match="no packing 'rar'"):
+        open_memory_backend(redis_server.url, name=NAME, packing="rar")
