@@ -38,13 +38,20 @@ def test_it_runs_as_threads_and_a_second_run_goes_on_with_its_epsilon(tmp_path):
         "epsilon_decay": 2e-3,
     }
     for limit in (1000, 1600):
-        config = MADQNConfig(**settings, num_caches=limit // 1600, max_actor_steps=limit)
+        second = limit // 1600  # by inference servers, and with two environments for each executor
+        config = MADQNConfig(
+            **settings,
+            num_caches=second,
+            inference_servers=second,
+            environments_per_actor=1 + second,
+            max_actor_steps=limit,
+        )
         run = lp.launch(madqn(config), "local_mt", run_directory=tmp_path)
         assert run.wait(200)
         final = read(tmp_path, "evaluator-0")[-1]
         assert (final["evaluator_final"], final["evaluator_episodes"]) == (1, 5)
         counts = json.loads((tmp_path / "checkpoints" / "counts.json").read_text())
-        assert limit <= final["actor_steps"] <= counts["actor_steps"] <= limit + 2 * 64
+        assert limit <= final["actor_steps"] <= counts["actor_steps"] <= limit + 2 * 65
         assert last(tmp_path, "counter-0", "progress") == 1.0
     states = sorted((tmp_path / "checkpoints" / "learner").iterdir(), key=lambda path: int(path.stem))
     assert len(states) == 2

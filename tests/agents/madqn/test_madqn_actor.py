@@ -5,9 +5,11 @@ import jax
 import numpy as np
 import pytest
 
+from topology.agents.core.policy import LocalPolicy
+from topology.agents.core.policy_actor import PolicyActor
 from topology.agents.core.types import Variables
 from topology.agents.core.variables import VariableClient
-from topology.agents.madqn.actor import MADQNActor, make_policy
+from topology.agents.madqn.actor import TeamAdder, make_policy
 from topology.agents.madqn.config import MADQNConfig
 from topology.agents.madqn.learner import make_initial_state
 from topology.agents.madqn.networks import make_team_network
@@ -22,7 +24,7 @@ class Trainer:
 
     def get_variables(self, names):
         self.asked.append(list(names))
-        return Variables(self.version, 0.0, [{"policy": self.params, "epsilon": self.epsilon}[name] for name in names])
+        return Variables(self.version, 0.0, [(self.params, self.epsilon) for _ in names])
 
 
 class Written(list):
@@ -42,22 +44,16 @@ class Written(list):
 def make_actor(make_spec):
     spec = make_spec({"a_0": 3, "b": 2}, masked=("a_0",))
 
-    def make(*, epsilon=0.0, adder=None, recurrent=False, period=10):
+    def make(*, epsilon=0.0, adder=None, recurrent=False, period=10, explores=True):
         config = MADQNConfig(hidden_sizes=(8,), memory_size=5, recurrent=recurrent)
         team = make_team(spec, shared_weights=True)
         network = make_team_network(team, config)
         trainer = Trainer(make_initial_state(network, spec, config, 1).params, np.float32(epsilon))
-        client = VariableClient(trainer, ["policy", "epsilon"], update_period=period)
+        client = VariableClient(trainer, ["policy"], update_period=period)
         client.update_and_wait()
-        actor = MADQNActor(
-            team=team,
-            policy=make_policy(network),
-            memory=np.zeros((2, 5), np.float32) if recurrent else (),
-            client=client,
-            random=np.random.default_rng(1),
-            adder=adder,
-        )
-        return actor, trainer
+        policy = make_policy(network, explores=explores)
+        adder = None if adder is None else TeamAdder(team, adder)
+        return PolicyActor(policy, LocalPolicy(policy, client, seed=1), adder=adder), trainer
 
     return make
 
@@ -102,11 +98,11 @@ def test_epsilon_comes_with_the_weights_and_is_never_asked_for_alone(make_actor)
     for _ in range(20):
         actor.update()
     assert len({actor.select_action(view())["a_0"] for _ in range(50)}) == 1
-    assert trainer.asked == [["policy", "epsilon"]] * 5  # at the beginning, and once in five steps
+    assert trainer.asked == [["policy"]] * 5  # at the beginning, and once in five steps
 
 
 def test_an_evaluator_does_not_explore(make_actor):
-    actor, _ = make_actor(epsilon=1.0)
+    actor, _ = make_actor(epsilon=1.0, explores=False)
     assert len({tuple(actor.select_action(view()).values()) for _ in range(50)}) == 1
 
 

@@ -67,13 +67,23 @@ def test_executors_pull_from_the_cachers_in_turn_and_have_their_numbers():
     assert numbers == [0, 1, 2, 3, 4]
 
 
+def test_inference_servers_stand_between_the_cachers_and_the_executors():
+    program = madqn(MADQNConfig(num_actors=3, num_caches=1, inference_servers=2, environments_per_actor=4))
+    assert list(program.groups)[-3:] == ["cacher", "inference", "executor"]
+    assert [edge for edge in edges_of(program) if "inference" in str(edge)] == [
+        ("inference/0", "source", "cacher/0"),
+        ("inference/1", "source", "cacher/0"),
+        ("executor/0", "source", "inference/0"),
+        ("executor/1", "source", "inference/1"),
+        ("executor/2", "source", "inference/0"),
+    ]
+
+
 def test_environments_that_do_not_fit_are_refused_before_anything_runs():
     with pytest.raises(ProgramError, match="needs an environment of several agents"):
         madqn(MADQNConfig(environment="catch"))
     with pytest.raises(ProgramError, match="needs an environment of several agents"):
         MADQN(MADQNConfig(), Catch)
-    with pytest.raises(ProgramError, match="environments_per_actor 1, got 0 and 2"):
-        madqn(MADQNConfig(environments_per_actor=2))
 
 
 def test_an_environment_factory_takes_the_place_of_the_name():

@@ -31,9 +31,11 @@ class Seat:
         self.planned = PolicyOutput(None)
 
     def select_action(self, observation: Any) -> Any:  # noqa: ARG002 - planned already
-        """The planned action; a number as an int."""
+        """The planned action; numbers as ints, also those of several agents by their ids."""
         action = self.planned.action
-        return int(action) if isinstance(action, np.integer) else action
+        if isinstance(action, dict):
+            return {agent: _plain(each) for agent, each in action.items()}
+        return _plain(action)
 
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         self.state = self._agent.initial_state
@@ -48,6 +50,10 @@ class Seat:
 
     def update(self) -> None:
         self._policy.update()
+
+
+def _plain(action: Any) -> Any:
+    return int(action) if isinstance(action, np.integer) else action
 
 
 @final

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import final
 
-import numpy as np
-
-from topology.agents.core.builder import EXPLORATION, WEIGHTS, AgentBuilder
+from topology.agents.core.builder import WEIGHTS, AgentBuilder
 from topology.agents.core.learner import Learning
+from topology.agents.core.policy import Policy
 from topology.agents.core.sequences import SequenceAdder
-from topology.agents.core.types import Adder, VariableSource
-from topology.agents.core.variables import VariableClient
-from topology.agents.madqn.actor import EPSILON, POLICY, MADQNActor, make_policy
+from topology.agents.madqn.actor import TeamAdder, make_policy
 from topology.agents.madqn.config import MADQNConfig
 from topology.agents.madqn.learner import TrainingState, make_initial_state, make_update
 from topology.agents.madqn.networks import make_team_network
@@ -34,14 +31,9 @@ class MADQNBuilder(AgentBuilder[MADQNConfig]):
         self._team = make_team(spec, shared_weights=config.shared_weights)
         self._network = make_team_network(self._team, config)
 
-    def make_variable_client(self, source: VariableSource, *, in_background: bool) -> VariableClient:
-        """Pulls the weights, and with them, in the same request, how much to explore."""
-        period = self.config.variable_update_period if in_background else None
-        return VariableClient(source, [POLICY, EPSILON], update_period=period)
-
-    def make_adder(self, replay: Client, *, max_in_flight: int) -> SequenceAdder:
+    def make_adder(self, replay: Client, *, max_in_flight: int) -> TeamAdder:
         length = self.config.sequence_length
-        return SequenceAdder(
+        adder = SequenceAdder(
             replay.trajectory_writer(SequenceAdder.num_keep_alive_refs(length)),
             table=TABLE,
             length=length,
@@ -52,29 +44,20 @@ class MADQNBuilder(AgentBuilder[MADQNConfig]):
             # would begin in the middle of one, with a memory of weights that are long gone.
             spans_episodes=not self.config.recurrent,
         )
+        return TeamAdder(self._team, adder)
 
-    def make_actor(self, client: VariableClient, *, exploration: float | None, adder: Adder | None) -> MADQNActor:
-        """All agents of one environment. They explore as the trainer says, so `exploration` must be None."""
-        if exploration is not None:
-            raise ValueError(f"an executor of MADQN gets its epsilon from the trainer, but was given {exploration}")
-        size = (len(self._team.agents), self.config.memory_size)
-        return MADQNActor(
-            team=self._team,
-            policy=make_policy(self._network),
-            memory=np.zeros(size, np.float32) if self.config.recurrent else (),
-            client=client,
-            random=np.random.default_rng(self.seed(EXPLORATION)),
-            adder=adder,
-        )
+    def make_policy(self) -> Policy:
+        """All agents of an environment, who explore as the trainer says: its epsilon comes with the weights."""
+        return make_policy(self._network, explores=True)
 
-    def make_evaluation_actor(self, client: VariableClient) -> MADQNActor:
-        return self.make_actor(client, exploration=None, adder=None)
+    def make_evaluation_policy(self) -> Policy:
+        return make_policy(self._network, explores=False)
 
     def make_learning(self) -> Learning[TrainingState]:
         return Learning(
             state=make_initial_state(self._network, self.spec, self.config, self.seed(WEIGHTS)),
             update=make_update(self._network, self.config),
-            variables={POLICY: lambda state: state.params, EPSILON: lambda state: state.epsilon},
+            variables={self.policy_variable: lambda state: (state.params, state.epsilon)},
             table=TABLE,
             signature=signature(self.config, self.spec),
         )

@@ -42,6 +42,8 @@ def madqn(config: MADQNConfig) -> Program:
 class MADQN(DistributedAgent[MADQNConfig]):
     """A distributed MADQN; see `DistributedAgent`."""
 
+    has_policy = True
+
     def check_spec(self) -> None:
         make_team(self.spec, shared_weights=self.config.shared_weights)
 
@@ -80,7 +82,10 @@ class MADQN(DistributedAgent[MADQNConfig]):
         return self.actor(replay, source, counter)
 
     def build(self, name: str | None = None) -> Program:
-        """The graph: replay, counter, coordinator, trainer, evaluator, cachers, executors."""
+        """The graph: replay, counter, coordinator, trainer, evaluator, cachers, inference servers, executors.
+
+        The coordinator is there where steps are limited; cachers and inference servers where the settings ask for them.
+        """
         program = lp.Program(name=name or "madqn")
         with program.group("replay"):
             replay = program.add_node(self.make_replay())
@@ -93,9 +98,9 @@ class MADQN(DistributedAgent[MADQNConfig]):
             trainer = program.add_node(lp.CourierNode(self.trainer, replay, counter))
         with program.group("evaluator"):
             program.add_node(lp.CourierNode(self.evaluator, trainer, counter, trainer))
-        sources = self.add_cachers(program, trainer)
+        sources = self.add_inference(program, self.add_cachers(program, trainer))
         with program.group("executor"):
-            # Executors pull from the cachers in turn.
+            # Executors use the trainer, or the cachers or inference servers, in turn.
             for executor_id in range(self.config.num_actors):
                 source = sources[executor_id % len(sources)]
                 program.add_node(lp.CourierNode(self.executor, executor_id, replay, source, counter, trainer))
