@@ -42,7 +42,9 @@ class FakeMemory:
 
     def fetch_available(self, *, max_steps=None):
         self.faults("before fetch")
-        taken, self.waiting = self.waiting, []
+        taken = []
+        while self.waiting and (not taken or max_steps is None or steps_of([*taken, self.waiting[0]]) <= max_steps):
+            taken.append(self.waiting.pop(0))
         self.delivered += taken
         self.faults("after fetch")
         return taken
@@ -159,6 +161,10 @@ class FakeLearner:
 
     def restore(self, arrays, state):
         self.history, self.pending, self.steps, self.updates = json.loads(state["all"].tobytes())
+
+
+def steps_of(experiences):
+    return sum(experience.steps for experience in experiences)
 
 
 def saved_history(store):

@@ -118,7 +118,6 @@ class Run:
         return [Path(f"/proc/{pid}/cmdline").read_text() for pid in pids]
 
     def said(self):
-        self.output.flush()
         return Path(self.output.name).read_text()
 
     def finish(self):

@@ -57,7 +57,8 @@ class ScaleOutConfig(CheckedConfig):
         share_steps: steps that a worker plays before it stores them; in SYNC its share of a round.
         share_episodes: episodes of a share, where rounds are counted in episodes.
         share_timeout_s: SYNC: seconds a worker has for a share before another one may take it over.
-        checkpoint_save_secs: ASYNC: seconds between two policies; None for 2. SYNC saves one every round.
+        checkpoint_save_secs: ASYNC: seconds between two policies; None for 2. Sooner when half of `memory_max_steps`
+            has been taken since the last: only a policy that knows it frees the memory backend. SYNC saves one every round.
         max_staleness: ASYNC: experience is dropped that was made by a policy so many numbers older than the newest is
             when it arrives; None for no bound.
         normalise_observations: whether observations get mean 0 and variance 1, by statistics that all workers share.
@@ -169,6 +170,8 @@ class ScaleOutConfig(CheckedConfig):
             if self.num_episodes is not None:
                 yield f"num_episodes={self.num_episodes}: ASYNC has no rounds; set share_steps"
             yield from self._faults_of_steps("share_steps")
+            if self.memory_max_steps < 2 * self.share_steps:
+                yield f"memory_max_steps={self.memory_max_steps}: at least 2 * share_steps={2 * self.share_steps}"
             return
         if self.checkpoint_save_secs is not None:
             yield (
@@ -257,7 +260,7 @@ class ScaleOutDQNConfig(ScaleOutConfig):
     environments_per_worker: int = 4
     share_steps: int = 32
     num_steps: int = 64
-    memory_max_steps: int = 8_000
+    memory_max_steps: int = 2_000
     max_steps: int | None = 60_000
     final_learning_rate: float = 5e-5
     constant_rate_part: float = 0.6

@@ -25,6 +25,7 @@ from topology.nodes.store.rounds import RoundService, Verdict
 __all__ = ["AsyncTraining", "SyncTraining", "Taught", "Training"]
 
 _NEVER_S = 1e9
+_TAKEN_STEPS = 256
 
 
 class Taught(Protocol):
@@ -195,6 +196,7 @@ class AsyncTraining(Training):
         save_s: seconds between two policies.
         max_unsaved_steps: steps taken after which a policy is saved before its time: what is taken and not saved fills
             the memory backend.
+        max_taken_steps: steps taken at a time, so that taking and learning alternate also when much is there.
         on_reception: called with what is known of each experience that was let in.
         **more: see `Training`.
     """
@@ -205,6 +207,7 @@ class AsyncTraining(Training):
         intake: Intake,
         save_s: float,
         max_unsaved_steps: int,
+        max_taken_steps: int = _TAKEN_STEPS,
         on_reception: Callable[[Reception], None] = lambda _: None,
         **more: Any,
     ) -> None:
@@ -212,6 +215,7 @@ class AsyncTraining(Training):
         self._intake = intake
         self._save_s = save_s
         self._max_unsaved_steps = max_unsaved_steps
+        self._max_taken_steps = max_taken_steps
         self._on_reception = on_reception
         self._unsaved: list[Experience] = []
         self._unsaved_steps = 0
@@ -224,7 +228,9 @@ class AsyncTraining(Training):
         self.memory.recover()
 
     def step(self, timeout_s: float) -> Outcome:
-        experiences = self.memory.fetch_available() if self.learner.wants_more else []
+        experiences: list[Experience] = []
+        if self.learner.wants_more:
+            experiences = self.memory.fetch_available(max_steps=self._max_taken_steps)
         self._take(experiences)
         told = self.learner.learn()
         self._learned = self._learned or told is not None
