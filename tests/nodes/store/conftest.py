@@ -124,6 +124,7 @@ class S3Server:
         said = self.process.stdout.readline().split()
         assert said[:1] == ["ready"], f"moto's server ended with code {self.process.wait(10)}"
         self.endpoint = f"http://{said[1]}:{said[2]}"
+        self.make_bucket("the-first-one")  # the first request starts a thread of asyncio that stays
 
     @property
     def options(self):

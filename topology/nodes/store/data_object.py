@@ -32,6 +32,7 @@ __all__ = ["ObjectMedium", "known_protocols", "open_object_store"]
 _POLICIES: Final = "policies"
 _POLL_S: Final = (0.02, 1.0)
 _S3: Final = {"s3", "s3a"}
+_IN_ONE_REQUEST: Final = {"max_concurrency": 1}  # s3fs would ask for the size before, and list for what is not there
 _S3_CONFIG: Final = {
     "connect_timeout": 5,
     "read_timeout": 30,
@@ -98,8 +99,8 @@ class ObjectMedium(Medium, Files):
     """
 
     def __init__(self, url: str, storage_options: Mapping[str, Any], *, poll_s: tuple[float, float] = _POLL_S) -> None:
-        self._url = url.rstrip("/")
-        self._scheme, _, path = self._url.partition("://")
+        self._scheme, _, path = url.partition("://")
+        self._url = f"{self._scheme}://{path.rstrip('/')}"
         if not path.strip("/"):
             raise ValueError(f"{url!r} lacks a place: write {self._scheme}://BUCKET/PREFIX")
         self._options = dict(storage_options)
@@ -163,7 +164,7 @@ class ObjectMedium(Medium, Files):
     def read_file(self, name: str) -> bytes | None:
         with self._place("read") as (fs, root):
             try:
-                data: bytes = fs.cat_file(f"{root}/{name}")
+                data: bytes = fs.cat_file(f"{root}/{name}", **(_IN_ONE_REQUEST if self._scheme in _S3 else {}))
                 return data
             except FileNotFoundError:
                 return None

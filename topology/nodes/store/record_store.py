@@ -53,9 +53,13 @@ class RecordStore(DataStore):
         return _rebuild, (self._medium, self._keep, self._clock)
 
     def check(self) -> None:
-        """Raises what is wrong with the place, if it can be seen without writing."""
-        self._medium.check()
-        self._register.read()
+        """Raises what is wrong with the place, if it can be seen without writing; the store is closed then."""
+        try:
+            self._medium.check()
+            self._register.read()
+        except BaseException:
+            self.close()
+            raise
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
