@@ -58,7 +58,7 @@ class ScaleOutConfig(CheckedConfig):
         share_episodes: episodes of a share, where rounds are counted in episodes.
         share_timeout_s: SYNC: seconds a worker has for a share before another one may take it over.
         checkpoint_save_secs: ASYNC: seconds between two policies; None for 2. Sooner when half of `memory_max_steps`
-            has been taken since the last: only a policy that knows it frees the memory backend. SYNC saves one every round.
+            has been taken since the last: only a policy that knows it frees the memory backend. SYNC saves every round.
         max_staleness: ASYNC: experience is dropped that was made by a policy so many numbers older than the newest is
             when it arrives; None for no bound.
         normalise_observations: whether observations get mean 0 and variance 1, by statistics that all workers share.

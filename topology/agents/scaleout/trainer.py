@@ -45,13 +45,16 @@ class Reporter:
                 staleness_s_max=reception.seconds,
             )
 
-    def step(self, outcome: Outcome, training: Training, learner: PolicyLearner, *, last: bool = False) -> None:
+    def step(self, outcome: Outcome, training: Training, learner: PolicyLearner) -> None:
         """The trainer made a step."""
         self._waited_s += outcome.waited_s
         if outcome.learned is not None:
             self._learned = outcome.learned
-        if not (last or self._staleness.due):
-            return
+        if self._staleness.due:
+            self.write(training, learner)
+
+    def write(self, training: Training, learner: PolicyLearner) -> None:
+        """Writes a row now."""
         made, self._steps = learner.steps - self._steps, learner.steps
         waited_s, self._waited_s = self._waited_s, 0.0
         totals: dict[str, float] = {
@@ -141,12 +144,10 @@ class Trainer:
         """Trains to the end, then waits for the stop of the program."""
         training, learner = self._training, self._learner
         try:
-            outcome = Outcome(None, saved=False, waited_s=0.0)
             while not (self._over() or self._stop.is_set()):
-                outcome = training.step(_STEP_S)
-                self._reporter.step(outcome, training, learner)
+                self._reporter.step(training.step(_STEP_S), training, learner)
             training.end()
-            self._reporter.step(outcome, training, learner, last=True)
+            self._reporter.write(training, learner)
             if reason := self._over():
                 self._report(f"the training is over at policy {training.saver.number}: {reason}")
                 training.saver.finish(reason)
