@@ -68,8 +68,9 @@ def unpack(packing: str, memory: Buffer, size: int, name: str) -> bytes:
 @functools.cache
 def _packer(packing: str) -> _Packer:
     if packing == "zlib":
+        # One byte more than there should be tells those who have hidden more from those who have not.
         return _Packer(
-            lambda data: zlib.compress(data, 1), lambda data, size: zlib.decompressobj().decompress(data, size)
+            lambda data: zlib.compress(data, 1), lambda data, size: zlib.decompressobj().decompress(data, size + 1)
         )
     if packing == "lz4":
         lz4 = _package("lz4.block", packing)
