@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -109,6 +110,7 @@ class ForkServer:
 
     def kill(self, key: int) -> None:
         """Asks for SIGKILL for a process and all it started."""
+        self._process.send_signal(signal.SIGCONT)  # a server that somebody has halted could kill nothing
         self.channel.send({"do": "kill", "key": key})
 
     def quit(self) -> None:
@@ -117,6 +119,7 @@ class ForkServer:
 
     def close(self) -> None:
         """Blocks until it has ended, which it does by itself when it is not asked first."""
+        self._process.send_signal(signal.SIGCONT)
         self.channel.close()
         try:
             self._process.wait(_QUIT_S)

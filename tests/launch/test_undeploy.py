@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -292,3 +293,108 @@ def test_an_unknown_run_cannot_be_looked_at() -> None:
         Monitor("nothing")
     with pytest.raises(LaunchError, match="There are no runs"):
         Processes().undeploy(run_control.LATEST)
+
+
+# --- launchers that are busy, halted, or hang
+
+
+@pytest.fixture
+def slow_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module `slow_module` whose import takes an hour; returns the file that it makes when it begins."""
+    began = tmp_path / "began"
+    (tmp_path / "slow_module.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\ntime.sleep(3600)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return began
+
+
+def wait_for_file(path: Path) -> None:
+    for _ in range(int(DEADLINE_S / 0.02)):  # of a file of another process there is no event
+        if path.exists():
+            return
+        threading.Event().wait(0.02)
+    raise AssertionError(f"{path} did not come")
+
+
+def test_modules_that_are_preloaded_are_not_waited_for(slow_module: Path, tmp_path: Path) -> None:
+    launcher = Processes(preload=("slow_module",))
+    found: list[Any] = []
+
+    def undeploy() -> None:
+        wait_for_file(slow_module)
+        found.append(launcher.undeploy(tmp_path / "run"))
+
+    thread = threading.Thread(target=undeploy)
+    thread.start()
+    with pytest.raises(LaunchError, match="was stopped while it was starting: the run was undeployed"):
+        lp.launch(lp.make_program(lp.PyNode(int)), launcher, run_directory=tmp_path / "run")
+    thread.join(DEADLINE_S)
+    assert found[0].state == "stopped"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("halted", [False, True])
+def test_a_launcher_that_is_starting_in_another_process(
+    slow_module: Path, start: Callable[..., Any], tmp_path: Path, left_processes: Callable[[], list[int]], halted: bool
+) -> None:
+    """It has no handler for the signal yet, and dies of it; or cannot even do that."""
+    script = start(
+        """
+        lp.launch(lp.make_program(lp.PyNode(int)), lp.Processes(preload=("slow_module",)), run_directory="run")
+        """
+    )
+    wait_for_file(slow_module)
+    if halted:
+        script.send(signal.SIGSTOP)
+    result = CliRunner().invoke(app, ["stop", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    assert script.process.wait(DEADLINE_S) != 0
+    assert ": lost" in result.output
+    assert left_processes() == []
+
+
+def test_a_launcher_that_hangs_is_killed_and_what_it_had_is_ended(
+    start: Callable[..., Any], tmp_path: Path, left_processes: Callable[[], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launch.undeploy._NOW_S", 0.1)
+    monkeypatch.setattr("launch.undeploy._KILL_S", 0.1)
+    script = start(
+        """
+        import signal
+        run = lp.launch(lp.make_program(lp.PyNode(lp.wait_for_stop)), "local_mp", run_directory="run")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        print("ready", flush=True)
+        run.wait()
+        """
+    )
+    script.line("ready")
+    with pytest.raises(LaunchError, match=r"has not ended after 0\.1 s"):
+        Processes().undeploy(tmp_path / "run", timeout_s=0.1)
+    assert Processes().undeploy(tmp_path / "run", now=True).state == "lost"
+    assert script.process.wait(DEADLINE_S) == -signal.SIGKILL
+    assert left_processes() == []
+
+
+def test_a_fork_server_that_is_halted_does_not_keep_what_nodes_have_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("KILL_GRACE_S", "ABANDON_S"):
+        monkeypatch.setattr(f"launch.supervisor.{name}", 0.1)
+    run = lp.launch(
+        lp.make_program(lp.PyNode(start_daemon, tmp_path)), "local_mp", run_directory=tmp_path / "run",
+        termination_notice_s=0.1,
+    )  # fmt: skip
+    wait_for_file(tmp_path / "daemon")
+    server, daemon = map(int, (tmp_path / "daemon").read_text().split())
+    os.kill(server, signal.SIGSTOP)
+    assert Processes().undeploy(run).state == "stopped"
+    assert create_time(daemon) is None
+
+
+def start_daemon(directory: Path) -> None:
+    daemon = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    (directory / "part").write_text(f"{os.getppid()} {daemon.pid}")
+    (directory / "part").rename(directory / "daemon")
+    lp.wait_for_stop()
