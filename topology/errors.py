@@ -222,7 +222,7 @@ class StoreError(TopologyError, RuntimeError):
     """A memory backend or a data store could not do what was asked."""
 
 
-class StoreFull(StoreError, TimeoutError):
+class StoreFull(DeadlineExceeded, StoreError):
     """A writer waited for room in a memory backend for as long as the caller allowed. Nothing was stored."""
 
 
