@@ -1,13 +1,17 @@
 """Whole programs, small, in threads: they end, say how it went, and go on when they are resumed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import topology as lp
 from topology.agents.scaleout.config import ScaleOutDQNConfig, ScaleOutPPOConfig, Synchronization
-from topology.agents.scaleout.program import ppo, scaleout_dqn
+from topology.agents.scaleout.program import ScaleOutAgent, ppo, scaleout_dqn
+from topology.agents.scaleout.stores import open_memory, open_policies, run_name
+from topology.environments.catch import Catch
+from topology.errors import ProgramError
 from topology.nodes.store.policies import open_data_store
 
 DEADLINE_S = 120.0
@@ -120,3 +124,37 @@ def test_policies_of_another_run_are_not_gone_on_with_unless_asked(tmp_path):
         run(ppo(ScaleOutPPOConfig(**settings)), tmp_path / "b")
     run(ppo(ScaleOutPPOConfig(**settings | {"take_over": True, "max_steps": 192})), tmp_path / "c")
     assert rows(tmp_path / "c", "trainer-0")[-1]["policy"] == 3
+
+
+def test_every_node_plays_with_seeds_of_its_own(tmp_path):
+    seeds = []
+
+    def environment(*, seed=None):
+        seeds.append(seed)
+        return Catch(seed=seed)
+
+    config = ScaleOutPPOConfig(**SMALL_PPO | {"max_steps": 64, "num_workers": 3})
+    agent = ScaleOutAgent(config, "topology.agents.scaleout.ppo:PPO", environment)
+    run(agent.build("ppo"), tmp_path)
+    nodes = [seed for seed in seeds if seed]  # 0 was for the specs
+    assert len(nodes) == len(set(nodes)) == 3 * 4 + 4
+
+
+def test_addresses_come_from_the_environment_and_wrong_ones_are_explained(monkeypatch, context):
+    monkeypatch.setenv("REDIS_URL", "nowhere://host")
+    config = ScaleOutPPOConfig(memory_backend="redis", data_store="redis")
+    with pytest.raises(ValueError, match="nowhere"):
+        open_memory(config, context, None)
+    with pytest.raises(ValueError, match="nowhere"):
+        open_policies(config, context)
+    processes = replace(context, launch_type="local_mp")
+    with pytest.raises(ProgramError, match="choose local"):
+        open_memory(ScaleOutPPOConfig(memory_backend="local:"), processes, None)
+    with pytest.raises(ProgramError, match="keeps no run directory"):
+        open_policies(ScaleOutPPOConfig(), replace(context, run_directory=None))
+
+
+def test_a_run_has_the_same_name_when_it_is_gone_on_with_and_others_another(context, tmp_path):
+    name = run_name(context)
+    assert name == run_name(replace(context, label="trainer", index=0))
+    assert name != run_name(replace(context, run_directory=tmp_path / "other" / tmp_path.name))

@@ -201,3 +201,15 @@ def test_workers_that_wait_for_room_in_a_round_that_needs_theirs_are_an_error():
     run.memory.blocked = 2
     with pytest.raises(StoreFull, match="memory_max_steps"):
         run.training.step(0.0)
+
+
+def test_what_is_left_when_the_training_is_over_is_dropped():
+    run = Run(shares=2)
+    run.deliver(run.rounds.claim("a", 0).share, 0)
+    run.step()  # held, for a round that will never be whole
+    run.deliver(run.rounds.claim("a", 0).share, 0)
+    run.training.discard()
+    run.training.discard()
+    assert not run.memory.delivered
+    assert not run.memory.waiting
+    assert len(run.memory.acknowledged) == 2

@@ -153,7 +153,9 @@ class Trainer:
                 training.saver.finish(reason)
                 if self._stops_program:
                     self._stop.request(reason)
-                self._stop.wait()
+                training.discard()
+                while not self._stop.wait(_STEP_S):
+                    training.discard()
         finally:
             training.close()
 

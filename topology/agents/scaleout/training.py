@@ -86,6 +86,11 @@ class Training(abc.ABC):
     def end(self) -> None:
         """Saves what is not saved yet."""
 
+    def discard(self) -> None:
+        """Drops what is there, when nothing more is to be learned: so writers that wait for room hear of the end."""
+        if experiences := self.memory.fetch_available():
+            self.memory.acknowledge(experiences)
+
     def close(self) -> None:
         """Closes memory backend and data store. Idempotent."""
         self.memory.close()
@@ -177,6 +182,12 @@ class SyncTraining(Training):
 
     def end(self) -> None:
         """Nothing: every round ended with a policy."""
+
+    def discard(self) -> None:
+        held, self._held = list(self._held.values()), {}
+        if held:
+            self.memory.acknowledge(held)
+        super().discard()
 
     def counts(self) -> dict[str, float]:
         stats = self._rounds.stats
