@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import pickle
+import sys
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -95,6 +98,23 @@ def test_a_local_memory_outlives_its_handles_while_something_is_in_it():
 def test_an_address_that_is_none(url):
     with pytest.raises(ValueError, match=r"local:|known kinds"):
         open_memory_backend(url, name="x")
+
+
+def test_other_packages_offer_backends_by_entry_point(monkeypatch):
+    made = []
+
+    def open_elsewhere(url, *, name, max_steps, max_bytes, **options):
+        made.append((url, name, max_steps, max_bytes, options))
+        return LocalMemory("elsewhere", max_steps, max_bytes)
+
+    monkeypatch.setitem(sys.modules, "elsewhere", types.SimpleNamespace(open=open_elsewhere))
+    point = importlib.metadata.EntryPoint("kafka", "elsewhere:open", "topology.memory_backends")
+    points = importlib.metadata.EntryPoints([point])
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **wanted: points.select(**wanted))
+    with open_memory_backend("kafka://broker", name="x", max_steps=5, max_bytes=7, topic="t"):
+        assert made == [("kafka://broker", "x", 5, 7, {"topic": "t"})]
+    with pytest.raises(ValueError, match="known kinds are kafka, local, redis"):
+        open_memory_backend("carrier-pigeon:", name="x")
 
 
 @pytest.mark.parametrize("bounds", [{"max_steps": 0}, {"max_bytes": -1}, {"max_steps": 1.5}])
