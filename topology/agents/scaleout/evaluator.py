@@ -8,6 +8,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from topology.agents.core.metrics import RowWriter
+from topology.agents.core.stopping import until_stopped
 from topology.agents.scaleout.acting import Acting
 from topology.agents.scaleout.playing import Player
 from topology.clock import SYSTEM_CLOCK, Clock
@@ -79,11 +80,12 @@ class PolicyEvaluator:
     def run(self) -> None:
         """Evaluates until no policy will follow, then the last one, and then stops the program."""
         try:
-            self._join()
-            reached = self._evaluate_all()
-            if not self._stop.is_set():
-                text = reached or self._evaluate(self._store.load(), final=True)[1]
-                self._stop.request(text)
+            with until_stopped(self._stop):
+                self._join()
+                reached = self._evaluate_all()
+                if not self._stop.is_set():
+                    text = reached or self._evaluate(self._store.load(), final=True)[1]
+                    self._stop.request(text)
         finally:
             self._player.close()
             self._store.close()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import final
 
 from topology.agents.core.metrics import Averages, RowWriter
+from topology.agents.core.stopping import until_stopped
 from topology.agents.scaleout.algorithm import PolicyLearner
 from topology.agents.scaleout.intake import Reception
 from topology.agents.scaleout.training import Outcome, Training
@@ -144,9 +145,11 @@ class Trainer:
         """Trains to the end, then waits for the stop of the program."""
         training, learner = self._training, self._learner
         try:
-            while not (self._over() or self._stop.is_set()):
-                self._reporter.step(training.step(_STEP_S), training, learner)
-            training.end()
+            with until_stopped(self._stop):
+                while not (self._over() or self._stop.is_set()):
+                    self._reporter.step(training.step(_STEP_S), training, learner)
+            with until_stopped(self._stop):  # also when the program was stopped: it may be gone on with
+                training.end()
             self._reporter.write(training, learner)
             if reason := self._over():
                 self._report(f"the training is over at policy {training.saver.number}: {reason}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar, final
 
 from topology.agents.core.metrics import Averages, RowWriter
+from topology.agents.core.stopping import until_stopped
 from topology.agents.scaleout.acting import Acting
 from topology.agents.scaleout.algorithm import Columns
 from topology.agents.scaleout.playing import Played, Player
@@ -149,11 +151,10 @@ class SyncWorker:
         """Plays until no policy will follow, or the program stops."""
         parts = self._parts
         try:
-            parts.join()
-            while self.step():
-                pass
-        except PoliciesFinished:
-            return
+            with until_stopped(parts.stop), contextlib.suppress(PoliciesFinished):
+                parts.join()
+                while self.step():
+                    pass
         finally:
             parts.close()
 
@@ -279,12 +280,11 @@ class AsyncWorker:
         """Plays until no policy will follow, or the program stops."""
         parts = self._parts
         try:
-            parts.join()
-            parts.acting.load(self._follower.begin())
-            while not (self._follower.finished.is_set() or parts.stop.is_set()):
-                parts.store_played(parts.player.play_steps(self._share_steps))
-        except PoliciesFinished:
-            return
+            with until_stopped(parts.stop), contextlib.suppress(PoliciesFinished):
+                parts.join()
+                parts.acting.load(self._follower.begin())
+                while not (self._follower.finished.is_set() or parts.stop.is_set()):
+                    parts.store_played(parts.player.play_steps(self._share_steps))
         finally:
             self._follower.close()
             parts.close()
