@@ -46,8 +46,9 @@ def rows(directory: Path, node: str):
     return [json.loads(line) for line in (directory / "metrics" / f"{node}.jsonl").read_text().splitlines()]
 
 
-def test_ppo_in_sync_makes_a_policy_of_every_round(tmp_path):
-    run(ppo(ScaleOutPPOConfig(**SMALL_PPO)), tmp_path)
+@pytest.mark.parametrize("memory", ["local", "replay", "local:"])
+def test_ppo_in_sync_makes_a_policy_of_every_round(tmp_path, memory):
+    run(ppo(ScaleOutPPOConfig(**SMALL_PPO, memory_backend=memory)), tmp_path)
     last = rows(tmp_path, "trainer-0")[-1]
     assert (last["actor_steps"], last["policy"], last["progress"]) == (640, 10, 1.0)
     assert last["learner_steps"] == 20

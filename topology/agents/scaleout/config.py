@@ -41,9 +41,10 @@ class ScaleOutConfig(CheckedConfig):
             `topology.environments.make_environment`.
         synchronization: "sync" (the trainer waits for all the experience of a round, the workers for the next policy)
             or "async" (neither waits); each algorithm says which it supports.
-        memory_backend: where experience waits for the trainer: "local" (a node of this program), "redis" ($REDIS_URL,
-            else redis://localhost:6379), or a URL; see `topology.nodes.store.memory.open_memory_backend`. A password in
-            a URL can be read by whoever sees the command line: prefer $REDIS_URL.
+        memory_backend: where experience waits for the trainer: "local" (a node of this program), "replay" (the same, by
+            the replay service), "redis" ($REDIS_URL, else redis://localhost:6379), or a URL; see
+            `topology.nodes.store.memory.open_memory_backend`. A password in a URL can be read by whoever sees the
+            command line: prefer $REDIS_URL.
         data_store: where policies are kept: a directory, or a URL such as s3://bucket/prefix (credentials: AWS_*) or
             redis://host:port; "redis" as above; None for a directory in the run directory.
         num_workers: rollout workers.

@@ -98,12 +98,10 @@ class ScaleOutAgent(Generic[ConfigT]):
     def build(self, name: str) -> Program:
         """The graph: where experience waits if that is a node, the trainer, the workers, the evaluator."""
         program = lp.Program(name)
-        memory: Any = None
-        if self._config.memory_backend == "local":
-            from topology.nodes.store.node import MemoryNode
-
+        memory = self._make_memory_node()
+        if memory is not None:
             with program.group("memory"):
-                memory = program.add_node(MemoryNode(max_steps=self._config.memory_max_steps))
+                memory = program.add_node(memory)
         with program.group("trainer"):
             trainer = program.add_node(lp.CourierNode(self.trainer, memory))
         with program.group("worker"):
@@ -113,6 +111,16 @@ class ScaleOutAgent(Generic[ConfigT]):
             with program.group("evaluator"):
                 program.add_node(lp.PyClassNode(self.evaluator, trainer))
         return program
+
+    def _make_memory_node(self) -> Any:
+        from topology.agents.scaleout.stores import REPLAY_NAME
+        from topology.nodes.store.memory_replay import memory_tables
+        from topology.nodes.store.node import MemoryNode
+
+        most = self._config.memory_max_steps
+        if self._config.memory_backend == "replay":
+            return lp.ReverbNode(functools.partial(memory_tables, REPLAY_NAME, max_steps=most))
+        return MemoryNode(max_steps=most) if self._config.memory_backend == "local" else None
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,14 @@ from pathlib import Path
 from topology.agents.scaleout.config import ScaleOutConfig
 from topology.context import NodeContext
 from topology.errors import ProgramError
+from topology.nodes import replay
 from topology.nodes.store.memory import MemoryBackend, open_memory_backend
 from topology.nodes.store.policies import DataStore, open_data_store
 
-__all__ = ["open_memory", "open_policies", "run_name"]
+__all__ = ["REPLAY_NAME", "open_memory", "open_policies", "run_name"]
+
+REPLAY_NAME = "experience"
+"""Of the memory in a replay service of the program's own."""
 
 _REDIS_URL = "redis://localhost:6379"
 
@@ -25,19 +29,25 @@ def run_name(context: NodeContext) -> str:
     return f"{directory.name}-{hashlib.blake2b(place.encode(), digest_size=6).hexdigest()}"
 
 
-def open_memory(config: ScaleOutConfig, context: NodeContext, memory: MemoryBackend | None) -> MemoryBackend:
+def open_memory(
+    config: ScaleOutConfig, context: NodeContext, memory: MemoryBackend | replay.Client | None
+) -> MemoryBackend:
     """The memory backend of the run.
 
     Args:
         config: settings.
         context: of the node.
-        memory: that of the program's own node, where it has one.
+        memory: client of the program's own node for it, where it has one.
 
     Raises:
         ProgramError: a backend that cannot reach from process to process.
         ValueError: no kind of backend has such a URL.
         StoreUnavailable: its server is not there.
     """
+    if isinstance(memory, replay.Client):
+        url = f"replay:{memory.server_address}"
+        memory.close()
+        return open_memory_backend(url, name=REPLAY_NAME, max_steps=config.memory_max_steps)
     if memory is not None:
         return memory
     url = _url(config.memory_backend)
