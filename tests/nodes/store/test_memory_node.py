@@ -110,7 +110,7 @@ def test_other_packages_offer_backends_by_entry_point(monkeypatch):
     monkeypatch.setitem(sys.modules, "elsewhere", types.SimpleNamespace(open=open_elsewhere))
     point = importlib.metadata.EntryPoint("kafka", "elsewhere:open", "topology.memory_backends")
     points = importlib.metadata.EntryPoints([point])
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **wanted: points.select(**wanted))
+    monkeypatch.setattr(importlib.metadata, "entry_points", points.select)
     with open_memory_backend("kafka://broker", name="x", max_steps=5, max_bytes=7, topic="t"):
         assert made == [("kafka://broker", "x", 5, 7, {"topic": "t"})]
     with pytest.raises(ValueError, match="known kinds are kafka, local, redis"):

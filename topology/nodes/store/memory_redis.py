@@ -7,20 +7,20 @@ may come, go and be killed. With `appendonly yes` the server may, too. What othe
 from __future__ import annotations
 
 import logging
-import re
 import secrets
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from topology.clock import Deadline
 from topology.errors import StoreClosed, StoreDataError, StoreDeadlineExceeded, StoreFull, StoreUnavailable
 from topology.nodes.store import redis_scripts as scripts
-from topology.nodes.store.codec import Buffer, decode, encode, size_of
-from topology.nodes.store.experience import Experience, check_columns
+from topology.nodes.store.codec import Buffer, encode, size_of
+from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats, Parcel
 from topology.nodes.store.memory_service import check_fits, check_reachable
 from topology.nodes.store.packing import check_packing
+from topology.nodes.store.redis_entries import Entry, RedisWriter, amount_of, entry_of, experience_of
 from topology.nodes.store.redis_link import Call, RedisLink
 from topology.nodes.store.redis_wire import Argument
 from topology.nodes.store.shelf import Wish
@@ -31,7 +31,6 @@ _logger = logging.getLogger(__name__)
 
 _DATA_S = 60  # how long a frame that nobody made visible stays
 _MOST_IDS = 1000  # in one call
-_SIZES = re.compile(rb"(\d+) (\d+) ([01]) (.+)", re.DOTALL)
 
 
 def open_redis(
@@ -47,29 +46,6 @@ def open_redis(
     return RedisMemory(
         url, name=name, max_steps=max_steps, max_bytes=max_bytes, packing=check_packing(packing), patience_s=patience_s
     )
-
-
-class _Writer:
-    """Who stores, one call at a time, and how often it has."""
-
-    def __init__(self, prefix: bytes) -> None:
-        self.name = secrets.token_hex(8).encode()
-        self.number = 0
-        self.key = prefix + b"writer:" + self.name
-        self.wake = prefix + b"wake:" + self.name
-        self._data = prefix + b"data:" + self.name
-
-    @property
-    def data(self) -> bytes:
-        return b"%s:%d" % (self._data, self.number)
-
-
-class _Entry(NamedTuple):
-    """One of the stream, with what we know of it."""
-
-    id: bytes
-    whole_episode: bool
-    data: bytes  # key of its frame; b"": not stored by us
 
 
 @final
@@ -109,7 +85,7 @@ class RedisMemory(MemoryBackend):
         self._prefix = b"topology:{%s}:" % name.encode()
         self._link = RedisLink(url, name, patience_s)
         self._lock = threading.Lock()
-        self._writers: list[_Writer] = []
+        self._writers: list[RedisWriter] = []
         self._reader: bytes | None = None
         self._left: list[Experience] = []  # delivered by the server, and not handed out
         try:
@@ -130,7 +106,7 @@ class RedisMemory(MemoryBackend):
         frame = encode(parcel.columns, parcel.meta, packing=self._packing)
         check_fits(parcel.steps, size_of(frame), *self._bounds)
         with self._lock:
-            writer = self._writers.pop() if self._writers else _Writer(self._prefix)
+            writer = self._writers.pop() if self._writers else RedisWriter(self._prefix)
         writer.number += 1
         try:
             return self._offer(writer, parcel, frame, deadline)
@@ -138,7 +114,7 @@ class RedisMemory(MemoryBackend):
             with self._lock:
                 self._writers.append(writer)
 
-    def _offer(self, writer: _Writer, parcel: Parcel, frame: list[Buffer], deadline: Deadline) -> str:
+    def _offer(self, writer: RedisWriter, parcel: Parcel, frame: list[Buffer], deadline: Deadline) -> str:
         keys = (*self._keys("state", "stream", "sizes", "queue", "bell"), writer.key, writer.data, writer.wake)
         numbers = (writer.number, parcel.steps, size_of(frame), int(parcel.whole_episode))
         send: tuple[Argument, ...] = b"SET", writer.data, frame, b"EX", b"%d" % _DATA_S
@@ -156,7 +132,7 @@ class RedisMemory(MemoryBackend):
             elif reply[0] == 0:
                 self._link.sleep_until_rung(writer.wake, deadline)
 
-    def _give_up(self, writer: _Writer, parcel: Parcel, keys: Sequence[bytes]) -> str:
+    def _give_up(self, writer: RedisWriter, parcel: Parcel, keys: Sequence[bytes]) -> str:
         withdraw = Call(scripts.WITHDRAW, (keys[3], *keys[5:]), (b"%d" % writer.number,))
         taken = self._link.ask([withdraw])[0]
         if taken:
@@ -178,7 +154,7 @@ class RedisMemory(MemoryBackend):
     def _fetch(self, wish: Wish, deadline: Deadline) -> list[Experience]:
         check_reachable(wish, self._bounds[0])
         got = self._take_left()
-        while (missing := wish.number - _amount(got, wish)) > 0:
+        while (missing := wish.number - amount_of(got, wish)) > 0:
             entries = self._take(missing, b"episodes" if wish.of_episodes else b"steps", deadline)
             if entries is not None:
                 got += self._read(entries)
@@ -196,7 +172,7 @@ class RedisMemory(MemoryBackend):
             return left[:1]
         return self._read(self._take(max_steps or self._bounds[0], b"available", Deadline(None)) or [])
 
-    def _take(self, number: int, what: bytes, deadline: Deadline) -> list[_Entry] | None:
+    def _take(self, number: int, what: bytes, deadline: Deadline) -> list[Entry] | None:
         """Has entries delivered; None when there are not enough."""
         while True:
             if self._reader is None:
@@ -206,7 +182,7 @@ class RedisMemory(MemoryBackend):
                 [Call(scripts.TAKE, self._keys("state", "stream", "sizes", "bell"), arguments)], deadline
             )[0]
             if reply[0] == 1:
-                return [_entry(id_, sizes) for id_, sizes in zip(reply[1::2], reply[2::2], strict=True)]
+                return [entry_of(id_, sizes) for id_, sizes in zip(reply[1::2], reply[2::2], strict=True)]
             if reply[0] == 0:
                 return None
             if reply[0] == -2:
@@ -217,7 +193,7 @@ class RedisMemory(MemoryBackend):
             self._reopen()
             self._reader = None
 
-    def _read(self, entries: list[_Entry]) -> list[Experience]:
+    def _read(self, entries: list[Entry]) -> list[Experience]:
         """Gets the frames of entries. What is no experience is refused, and leaves the stream."""
         known = [entry for entry in entries if entry.data]
         frames = self._link.ask([(b"MGET", *(entry.data for entry in known))])[0] if known else []
@@ -225,7 +201,7 @@ class RedisMemory(MemoryBackend):
         experiences = []
         for entry, frame in zip(known, frames, strict=True):
             try:
-                experiences.append(_experience(entry, frame))
+                experiences.append(experience_of(entry, frame))
             except (StoreDataError, TypeError, ValueError) as error:
                 refused[entry.id] = str(error)
         if refused:
@@ -256,7 +232,7 @@ class RedisMemory(MemoryBackend):
     def _keep_what_is_too_much(self, got: list[Experience], wish: Wish) -> list[Experience]:
         count = found = 0
         while found < wish.number:
-            found += _amount(got[count : count + 1], wish)
+            found += amount_of(got[count : count + 1], wish)
             count += 1
         if got[count:]:
             self._put_left(got[count:])
@@ -317,25 +293,6 @@ class RedisMemory(MemoryBackend):
 
     def _keys(self, *names: str) -> tuple[bytes, ...]:
         return tuple(self._prefix + name.encode() for name in names)
-
-
-def _entry(id_: bytes, sizes: bytes) -> _Entry:
-    match = _SIZES.fullmatch(sizes)
-    return _Entry(id_, False, b"") if match is None else _Entry(id_, match[3] == b"1", match[4])
-
-
-def _experience(entry: _Entry, frame: Buffer | None) -> Experience:
-    if frame is None:
-        raise StoreDataError("its frame is gone")
-    columns, meta = decode(frame)
-    check_columns(columns)
-    return Experience(columns, meta, entry.whole_episode, entry.id.decode())
-
-
-def _amount(experiences: list[Experience], wish: Wish) -> int:
-    if wish.of_episodes:
-        return sum(experience.whole_episode for experience in experiences)
-    return sum(experience.steps for experience in experiences)
 
 
 def _open_again(url: str, name: str, max_steps: int, max_bytes: int, packing: str | None, patience_s: float) -> Any:

@@ -27,13 +27,13 @@ from topology.nodes.store.courier_errors import told
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats, Parcel
 from topology.nodes.store.memory_service import check_fits, check_reachable
-from topology.nodes.store.replay_items import Item, Packed, items_of, pack
+from topology.nodes.store.replay_items import Item, items_of
+from topology.nodes.store.replay_writer import ReplayWriter
 from topology.nodes.store.shelf import Shelf, Wish
 
 __all__ = ["ReplayMemory", "memory_tables", "open_replay"]
 
 _SLICE_S = 1.0  # of a wait, after which it looks for room that is taken for nothing
-_LEAST_S = 0.1  # what the confirmation of a write may take, however little time there is for the room to come
 _MOST_ITEMS = 256  # in one batch
 
 
@@ -81,13 +81,8 @@ class ReplayMemory(MemoryBackend):
         self._max_steps = max_steps
         self._client = replay.Client(address, patience_s=patience_s)
         self._closed = False
-        self._ids = secrets.token_hex(6)
         self._writing = threading.Lock()
-        self._number = 0
-        self._room: replay.TrajectoryWriter | None = None
-        self._reserved = 0  # steps for which room was asked for, and that are not stored
-        self._data: replay.TrajectoryWriter | None = None
-        self._form: tuple[Any, ...] = ()
+        self._writer = ReplayWriter(self._client, name)
         self._reading = threading.RLock()
         self._reader: bytes | None = None
         self._shelf: Shelf[Item] = Shelf()
@@ -120,51 +115,15 @@ class ReplayMemory(MemoryBackend):
 
     def _store_now(self, parcel: Parcel, deadline: Deadline) -> str:
         self._check_open()
-        self._reserve(parcel.steps, deadline)
-        self._number += 1
-        id_ = f"{self._ids}-{self._number}"
-        packed = pack(parcel, id_)
-        if self._data is None or self._form != packed.form:
-            if self._data is not None:
-                self._data.close()
-            self._data, self._form = self._client.trajectory_writer(2), packed.form
-        self._write(self._data, packed)
-        self._reserved -= parcel.steps
-        return id_
-
-    def _write(self, writer: replay.TrajectoryWriter, packed: Packed) -> None:
-        writer.append({"head": packed.head})
-        writer.append_batch({"columns": packed.columns})
-        head = writer.history["head"][-packed.steps - 1]
-        columns = {name: writer.history["columns"][name][-packed.steps :] for name in packed.columns}
-        writer.create_item(self._name, 0.0, {"head": head, "columns": columns})
-        writer.create_item(f"{self._name}.bell", 0.0, {"head": head})
-        writer.flush()
-
-    def _reserve(self, steps: int, deadline: Deadline) -> None:
-        """Takes room for so many steps; what was asked for before, in vain, counts."""
-        if self._room is None:
-            self._room = self._client.trajectory_writer(1)
-        more = steps - self._reserved
-        if more > 0:
-            self._room.append_batch({"step": np.zeros(more, "u1")})
-            self._room.create_items(f"{self._name}.room", [0.0] * more, {"step": self._room.history["step"][-1:]})
-            self._reserved = steps
-        while True:
-            left_s = deadline.remaining()
-            slice_s = max(_LEAST_S, _SLICE_S if left_s is None else min(_SLICE_S, left_s))
-            try:
-                self._room.flush(self._reserved - steps, timeout_ms=int(1000 * slice_s))
-            except ReplayDeadlineExceeded:
-                self._check_open()
-                if deadline.expired:
-                    raise StoreFull(
-                        f"no room for {steps} steps came in the time allowed, and they were not stored: "
-                        f"{self._explain()}"
-                    ) from None
-                self._look_for_room(only_if_empty=True)
-            else:
-                return
+        while not self._writer.reserve(parcel.steps, _slice_s(deadline)):
+            self._check_open()
+            if deadline.expired:
+                raise StoreFull(
+                    f"no room for {parcel.steps} steps came in the time allowed, and they were not stored: "
+                    f"{self._explain()}"
+                )
+            self._look_for_room(only_if_empty=True)
+        return self._writer.write(parcel)
 
     # -- the reader ---------------------------------------------------------------------------------------------------
 
@@ -189,9 +148,7 @@ class ReplayMemory(MemoryBackend):
                     return [item.experience for item in self._shelf.take(wish)]
             if deadline.expired:
                 raise StoreDeadlineExceeded(f"{wish} did not come in the time allowed: {self._explain()}")
-            left_s = deadline.remaining()
-            slice_s = _SLICE_S if left_s is None else min(_SLICE_S, left_s)
-            told(functools.partial(self._sleep_until_rung, slice_s), self._client.server_address)
+            told(functools.partial(self._sleep_until_rung, _slice_s(deadline)), self._client.server_address)
 
     def _fetch_available(self, max_steps: int | None) -> list[Experience]:
         with self._reading:
@@ -327,6 +284,11 @@ class ReplayMemory(MemoryBackend):
     def _check_open(self) -> None:
         if self._closed:
             raise StoreClosed("this handle of the memory is closed; open another")
+
+
+def _slice_s(deadline: Deadline) -> float:
+    left_s = deadline.remaining()
+    return _SLICE_S if left_s is None else min(_SLICE_S, left_s)
 
 
 def _open_again(url: str, name: str, max_steps: int, patience_s: float) -> ReplayMemory:
