@@ -133,7 +133,7 @@ class RedisMemory(MemoryBackend):
                 self._link.sleep_until_rung(writer.wake, deadline)
 
     def _give_up(self, writer: RedisWriter, parcel: Parcel, keys: Sequence[bytes]) -> str:
-        withdraw = Call(scripts.WITHDRAW, (keys[3], *keys[5:]), (b"%d" % writer.number,))
+        withdraw = Call(scripts.WITHDRAW, (keys[3], *keys[5:], keys[0]), (b"%d" % writer.number,))
         taken = self._link.ask([withdraw])[0]
         if taken:
             return str(taken, "ascii")

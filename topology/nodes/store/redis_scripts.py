@@ -7,7 +7,8 @@ All keys of a memory begin with `topology:{NAME}:`, and live in one slot of a cl
     sizes     hash: by entry, "steps bytes episode payload-key". What has no size here was not stored by us
     queue     list: writers that wait for room, by their wake key, first come first served
     bell      list: rung when the reader has what it waits for
-    wake:W    list: rung when writer W is the first of the queue and may have room; wake:W:alive expires when W is gone
+    wake:W    list: rung when there is room for writer W, beside those who came before it; wake:W:alive has the steps
+              and bytes it needs, and expires when W is gone
     writer:W  string: number and id of the latest experience of W, so that what is sent again is not stored again
     data:W:N  string: the frame of an experience. It goes there before the script that makes it visible, as an argument
               of SET, which Redis takes over without a copy, and which a writer that has to wait need not send again
@@ -65,13 +66,31 @@ local function ring(key)
   redis.call('RPUSH', key, '1')
   redis.call('EXPIRE', key, 60)
 end
-local function first_alive(queue)
-  local first = redis.call('LINDEX', queue, 0)
-  while first and redis.call('EXISTS', first .. ':alive') == 0 do
-    redis.call('LPOP', queue)
-    first = redis.call('LINDEX', queue, 0)
+-- Calls visit(key, steps, bytes) for those who wait, in order, until it returns true; drops those who are gone.
+local function walk(queue, visit)
+  local keys = redis.call('LRANGE', queue, 0, 999)
+  if #keys == 0 then return end
+  local names = {}
+  for i, key in ipairs(keys) do names[i] = key .. ':alive' end
+  for i, text in ipairs(redis.call('MGET', unpack(names))) do
+    if text then
+      local steps, bytes = string.match(text, '^(%d+) (%d+)$')
+      if visit(keys[i], tonumber(steps), tonumber(bytes)) then return end
+    else
+      redis.call('LREM', queue, 1, keys[i])
+    end
   end
-  return first
+end
+-- Rings all for whom there is room beside those before them.
+local function ring_who_fits(state, queue)
+  if redis.call('EXISTS', queue) == 0 then return end
+  local sums = redis.call('HMGET', state, 'max_steps', 'max_bytes', 'steps', 'bytes')
+  local steps, bytes = tonumber(sums[3]) or 0, tonumber(sums[4]) or 0
+  walk(queue, function(key, its_steps, its_bytes)
+    steps, bytes = steps + its_steps, bytes + its_bytes
+    if steps > tonumber(sums[1]) or bytes > tonumber(sums[2]) then return true end
+    ring(key)
+  end)
 end
 """
 
@@ -110,11 +129,16 @@ local sums = redis.call('HMGET', state, 'max_steps', 'max_bytes', 'steps', 'byte
 if not sums[1] then return {-1} end
 for i = 3, 7 do sums[i] = tonumber(sums[i]) or 0 end
 local new_steps, new_bytes, new_episodes = sums[3] + steps, sums[4] + bytes, sums[6] + episode
-local first = first_alive(queue)
-if new_steps > tonumber(sums[1]) or new_bytes > tonumber(sums[2]) or (first and first ~= wake) then
+local before_steps, before_bytes, waited = 0, 0, false  -- room is kept for those who came before
+walk(queue, function(key, its_steps, its_bytes)
+  waited = key == wake
+  if waited then return true end
+  before_steps, before_bytes = before_steps + its_steps, before_bytes + its_bytes
+end)
+if new_steps + before_steps > tonumber(sums[1]) or new_bytes + before_bytes > tonumber(sums[2]) then
   if redis.call('EXPIRE', data, 60) == 0 then return {-2} end
-  redis.call('SET', wake .. ':alive', '1', 'EX', 3)
-  if first ~= wake and not redis.call('LPOS', queue, wake) then redis.call('RPUSH', queue, wake) end
+  redis.call('SET', wake .. ':alive', ARGV[2] .. ' ' .. ARGV[3], 'EX', 3)
+  if not waited and not redis.call('LPOS', queue, wake) then redis.call('RPUSH', queue, wake) end
   return {0}
 end
 if redis.call('PERSIST', data) == 0 then return {-2} end
@@ -123,11 +147,9 @@ redis.call('HSET', sizes, id, ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' '
 redis.call('SET', writer, number .. ' ' .. id, 'EX', 86400)
 redis.call('HSET', state, 'steps', new_steps, 'bytes', new_bytes, 'episodes', new_episodes, 'count', sums[5] + 1,
   'stored', sums[7] + 1)
-if first then
-  redis.call('LPOP', queue)
+if waited then
+  redis.call('LREM', queue, 1, wake)
   redis.call('DEL', wake .. ':alive')
-  first = first_alive(queue)
-  if first then ring(first) end
 end
 if sums[8] then
   local there = sums[9] == 'episodes' and new_episodes - (tonumber(sums[11]) or 0)
@@ -144,12 +166,11 @@ return {1, id}
 WITHDRAW = _script(
     _QUEUE
     + """
--- queue, writer, data, wake; number.  The id if it was stored, else ''
+-- queue, writer, data, wake, state; number.  The id if it was stored, else ''
 local latest = redis.call('GET', KEYS[2])
 redis.call('LREM', KEYS[1], 0, KEYS[4])
 redis.call('DEL', KEYS[4], KEYS[4] .. ':alive')
-local first = first_alive(KEYS[1])
-if first then ring(first) end
+ring_who_fits(KEYS[5], KEYS[1])
 if latest then
   local last, id = string.match(latest, '^(%d+) (.+)$')
   if last == ARGV[1] then return id end
@@ -275,8 +296,7 @@ if #data_keys > 0 then
   add(state, 'held:', -1, unpack(held))
 end
 if tonumber(ARGV[1]) > 0 then redis.call('HINCRBY', state, 'refused', ARGV[1]) end
-local first = first_alive(queue)
-if first then ring(first) end
+ring_who_fits(state, queue)
 return #data_keys
 """
 )
