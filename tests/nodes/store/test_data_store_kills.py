@@ -20,6 +20,7 @@ DEADLINE_S = 150.0
 SCRIPT = '''
 """Arguments: url, options as JSON. Prints at how many steps a writer was killed."""
 import json, os, signal, socket, sys, time, traceback
+from pathlib import Path
 import numpy as np
 import topology.clock, topology.errors
 from topology.nodes.store import codec, record_store  # imported once, before the forks
@@ -105,6 +106,9 @@ def look_and_go_on(step):
         with store.lease("other", 60.0) as lease:
             leftovers = set(store._medium.leftovers())
             assert leftovers <= store._register.read().blob_names(), leftovers
+            if "://" not in URL:
+                files = [path for path in Path(URL).rglob("*") if path.is_file()]
+                assert {path.suffix for path in files} <= {"", ".policy", ".state"}, files
             while newest < 2 * step + 2:
                 newest += 1
                 assert store.save(weights(newest), {"value": newest}, state=weights(-newest), lease=lease) == newest
