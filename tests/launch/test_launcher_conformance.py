@@ -531,7 +531,7 @@ launcher.deploy(launcher.plan(program, LaunchOptions(
 
 
 def launch_and_kill(
-    case: Case, start: Callable[..., Any], site: Path, halt: Callable[[int], None]
+    case: Case, start: Callable[..., Any], site: Path, halt: Callable[[int], None], to_end: list[psutil.Process]
 ) -> tuple[str, list[int]]:
     """Kills the launcher when its nodes run; the shared memory of one of them, and all processes there were."""
     script = start(
@@ -544,6 +544,7 @@ def launch_and_kill(
     line = script.line("ready") if case.terminal is None else line_of_log()
     memory, child = line.split()[-2:]
     family = {process.pid for process in psutil.Process(script.pid).children(recursive=True)} | {int(child)}
+    to_end += map(psutil.Process, family)
     halt(script.pid)
     script.send(signal.SIGKILL)
     script.process.wait(DEADLINE_S)
@@ -581,11 +582,22 @@ def halt_fork_servers(launcher: int) -> None:
     assert servers
 
 
+@pytest.fixture
+def ended_at_last() -> Iterator[list[psutil.Process]]:
+    """Processes that are killed when the test is over: of one that fails they would be left."""
+    processes: list[psutil.Process] = []
+    yield processes
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
 @pytest.mark.parametrize("halt", [no_halt, halt_fork_servers])
 def test_a_launcher_is_killed_and_the_run_is_stopped(
     case: Case,
     halt: Callable[[int], None],
     start: Callable[..., Any],
+    ended_at_last: list[psutil.Process],
     site: Path,
     temporary: Path,
     runs: Path,
@@ -594,7 +606,7 @@ def test_a_launcher_is_killed_and_the_run_is_stopped(
     if halt is halt_fork_servers and (not case.has_processes or case.launch_type == "fake"):
         pytest.skip("it has no fork server")
     monkeypatch.setattr(sweep, "_GRACE_S", 0.3)
-    memory, family = launch_and_kill(case, start, site, halt)
+    memory, family = launch_and_kill(case, start, site, halt, ended_at_last)
     if halt is halt_fork_servers or case.launch_type == "fake":
         assert any(map(is_there, family))
     if case.launch_type == "test_mp" and halt is no_halt:
