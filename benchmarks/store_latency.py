@@ -7,7 +7,8 @@ monotonic one, which they share. A policy is saved every `--interval` seconds, a
 store are servers that this script starts: redis-server, and moto's, which is written in Python and answers one request
 at a time, so its figures say more of it than of S3. Prints one JSON object a store; milliseconds, medians over the
 policies: `save_ms` is the time of save(), `first_ms` and `all_ms` from its return to the first and the last worker's
-action, `worst_ms` the largest of the latter. `load` is the machine's load average meanwhile.
+action, `worst_ms` the largest of the latter. A policy is visible a little before save() returns, so the first may have
+acted by then: less than 0. `load` is the machine's load average meanwhile.
 """
 
 from __future__ import annotations

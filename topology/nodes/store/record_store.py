@@ -112,12 +112,12 @@ class RecordStore(DataStore):
         """The record with the policy; None when that number, or the right to write it, was gone meanwhile."""
         names = [blob.name for blob in entry.blobs()]
         ttl_s = 0.0 if holder is None else holder.ttl_s
+        current = before  # most often still the newest, and if not, it cannot be replaced
         while True:
-            current, now = self._register.read(), self._clock.time()
             if entry in current.entries:
                 return current  # a request that was sent twice had come through the first time
             try:
-                after = current.published(entry, self._keep, term_of(holder), ttl_s, now)
+                after = current.published(entry, self._keep, term_of(holder), ttl_s, self._clock.time())
             except (LeaseHeld, LeaseLost):
                 self._register.discard(names)
                 raise
@@ -133,6 +133,7 @@ class RecordStore(DataStore):
                 if holder is not None:
                     holder.renewed(after)
                 return after
+            current = self._register.read()
 
     # --- the lease ----------------------------------------------------------------------------------------------------
 
