@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import pickle
 import socket
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from topology.errors import StoreError, StoreFull, StoreUnavailable
-from topology.nodes.store import codec
+from topology.nodes.store import codec, redis_link
 from topology.nodes.store.memory import open_memory_backend
 
 redis = pytest.importorskip("redis", reason="redis-py is not installed")
@@ -146,6 +147,102 @@ def test_a_server_whose_memory_is_full_makes_writers_wait(make_redis):
             handle.acknowledge(handle.fetch(num_steps=stored))  # which takes no memory
             waiting.result(DEADLINE_S)
         assert client.xlen(f"topology:{{{NAME}}}:stream") == 1
+
+
+class CuttingProxy:
+    """Between a client and a server; `cut` swallows the next reply and ends that connection."""
+
+    def __init__(self, port):
+        self.port = port
+        self.cut = threading.Event()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"redis://127.0.0.1:{self.listener.getsockname()[1]}/0"
+        self.threads = [threading.Thread(target=self._accept)]
+        self.threads[0].start()
+
+    def _accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.create_connection(("127.0.0.1", self.port))
+            for arguments in ((client, server, False), (server, client, True)):
+                self.threads.append(threading.Thread(target=self._pump, args=arguments))
+                self.threads[-1].start()
+
+    def _pump(self, source, sink, replies):
+        with source, sink:
+            try:
+                while data := source.recv(65536):
+                    if replies and self.cut.is_set():
+                        self.cut.clear()
+                        break
+                    sink.sendall(data)
+            except OSError:
+                pass  # the other direction has ended
+            for end in (source, sink):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for thread in self.threads:
+            thread.join(DEADLINE_S)
+
+
+@pytest.fixture
+def cutting(make_redis):
+    proxy = CuttingProxy(make_redis(tcp=True).port)
+    yield proxy
+    proxy.close()
+
+
+def test_what_was_stored_though_the_answer_was_lost_is_stored_once(cutting):
+    with opened(cutting) as handle:
+        handle.store(steps(5, 0))
+        cutting.cut.set()
+        id_ = handle.store(steps(5, 5))
+        assert not cutting.cut.is_set()
+        assert handle.stats().stored == 2
+        got = handle.fetch(num_steps=10, timeout_s=DEADLINE_S)
+        assert numbers(got) == [0, 5]
+        assert got[1].id == id_
+        handle.acknowledge(got)
+
+
+def test_what_was_taken_though_the_answer_was_lost_is_delivered_again(cutting):
+    with opened(cutting) as handle:
+        handle.store(steps(5, 0))
+        handle.store(steps(5, 5))
+        assert numbers(handle.fetch(num_steps=5)) == [0]
+        cutting.cut.set()
+        got = handle.fetch(num_steps=5, timeout_s=DEADLINE_S)
+        assert not cutting.cut.is_set()
+        assert 5 in numbers(got) or numbers(handle.fetch(num_steps=5, timeout_s=DEADLINE_S)) == [5]
+
+
+def test_who_waits_is_rung(redis_server, monkeypatch):
+    monkeypatch.setattr(redis_link, "_SLICE_S", 1000.0)  # nobody looks by himself
+    with (
+        open_memory_backend(redis_server.url, name="rung", max_steps=10) as handle,
+        open_memory_backend(redis_server.url, name="rung", max_steps=10) as reader,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        for number in ({"num_steps": 5}, {"num_episodes": 1}):
+            reader.fetch_available()
+            fetched = pool.submit(reader.fetch, **number, timeout_s=DEADLINE_S)
+            handle.store_episode(steps(5))
+            reader.acknowledge(fetched.result(DEADLINE_S))
+        handle.store(steps(10))
+        stored = [pool.submit(handle.store, steps(5), timeout_s=DEADLINE_S) for _ in range(2)]
+        while handle.stats().writers_blocked < 2:
+            assert not any(future.done() for future in stored)
+        reader.acknowledge(reader.fetch_available())
+        for future in stored:
+            future.result(DEADLINE_S)
+        reader.acknowledge(reader.fetch_available())
 
 
 # --- who may not come in ----------------------------------------------------------------------------------------------

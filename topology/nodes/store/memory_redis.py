@@ -20,7 +20,7 @@ from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats, Parcel
 from topology.nodes.store.memory_service import check_fits, check_reachable
 from topology.nodes.store.packing import check_packing
-from topology.nodes.store.redis_entries import Entry, RedisWriter, amount_of, entry_of, experience_of
+from topology.nodes.store.redis_entries import Entry, RedisWriter, amount_of, enough, entry_of, experience_of
 from topology.nodes.store.redis_link import Call, RedisLink
 from topology.nodes.store.redis_wire import Argument
 from topology.nodes.store.shelf import Wish
@@ -86,7 +86,9 @@ class RedisMemory(MemoryBackend):
         self._link = RedisLink(url, name, patience_s)
         self._lock = threading.Lock()
         self._writers: list[RedisWriter] = []
+        self._reading = threading.RLock()
         self._reader: bytes | None = None
+        self._seen = b"0-0"  # the last entry that has come here
         self._left: list[Experience] = []  # delivered by the server, and not handed out
         try:
             self._open()
@@ -146,45 +148,57 @@ class RedisMemory(MemoryBackend):
     def recover(self) -> None:
         reader = secrets.token_hex(8).encode()
         attach = Call(scripts.ATTACH, self._keys("state", "stream"), (reader,))
-        while self._link.ask([attach])[0] == -1:
-            self._reopen()
-        with self._lock:
-            self._reader, self._left = reader, []
+        with self._reading:
+            while self._link.ask([attach])[0] == -1:
+                self._reopen()
+            self._reader, self._seen, self._left = reader, b"0-0", []
 
     def _fetch(self, wish: Wish, deadline: Deadline) -> list[Experience]:
         check_reachable(wish, self._bounds[0])
         got = self._take_left()
-        while (missing := wish.number - amount_of(got, wish)) > 0:
-            entries = self._take(missing, b"episodes" if wish.of_episodes else b"steps", deadline)
-            if entries is not None:
-                got += self._read(entries)
-            elif deadline.expired:
-                self._put_left(got)
-                raise StoreDeadlineExceeded(f"{wish} did not come in the time allowed: {self._explain()}")
-            else:
-                self._link.sleep_until_rung(self._keys("bell")[0], deadline)
-        return self._keep_what_is_too_much(got, wish)
+        try:
+            while (missing := wish.number - amount_of(got, wish)) > 0:
+                new = self._take(missing, b"episodes" if wish.of_episodes else b"steps", deadline)
+                if new is not None:
+                    got += new
+                else:
+                    self._wait_for_more(wish, deadline)
+        except BaseException:
+            self._put_left(got)
+            raise
+        count = enough(got, wish)
+        self._put_left(got[count:])  # when what was refused had made others come in its place
+        return got[:count]
+
+    def _wait_for_more(self, wish: Wish, deadline: Deadline) -> None:
+        if deadline.expired:
+            raise StoreDeadlineExceeded(f"{wish} did not come in the time allowed: {self._explain()}")
+        self._link.sleep_until_rung(self._keys("bell")[0], deadline)
 
     def _fetch_available(self, max_steps: int | None) -> list[Experience]:
         left = self._take_left()
-        if left:
+        if left and max_steps is not None:
             self._put_left(left[1:])
             return left[:1]
-        return self._read(self._take(max_steps or self._bounds[0], b"available", Deadline(None)) or [])
+        return left + (self._take(max_steps or self._bounds[0], b"available", Deadline(None)) or [])
 
-    def _take(self, number: int, what: bytes, deadline: Deadline) -> list[Entry] | None:
-        """Has entries delivered; None when there are not enough."""
+    def _take(self, number: int, what: bytes, deadline: Deadline) -> list[Experience] | None:
+        """Has experience delivered; None when there is not enough."""
+        keys = self._keys("state", "stream", "sizes", "bell")
         while True:
-            if self._reader is None:
-                self.recover()
-            arguments = (self._reader or b"", b"%d" % number, what)
-            reply = self._link.ask(
-                [Call(scripts.TAKE, self._keys("state", "stream", "sizes", "bell"), arguments)], deadline
-            )[0]
-            if reply[0] == 1:
-                return [entry_of(id_, sizes) for id_, sizes in zip(reply[1::2], reply[2::2], strict=True)]
-            if reply[0] == 0:
-                return None
+            with self._reading:
+                if self._reader is None:
+                    self.recover()
+                arguments = (self._reader or b"", b"%d" % number, what, self._seen)
+                reply = self._link.ask([Call(scripts.TAKE, keys, arguments)], deadline)[0]
+                if reply[0] == 0:
+                    return None
+                if reply[0] == 1:
+                    new = self._read([entry_of(*pair) for pair in zip(reply[1::2], reply[2::2], strict=True)])
+                    self._seen = (
+                        reply[-2] if reply[1:] else self._seen
+                    )  # not before: what is lost on the way comes again
+                    return new
             if reply[0] == -2:
                 raise StoreClosed(
                     f"another handle has become the reader of memory {self._name!r}, and gets what was not "
@@ -228,15 +242,6 @@ class RedisMemory(MemoryBackend):
     def _put_left(self, experiences: list[Experience]) -> None:
         with self._lock:
             self._left = experiences + self._left
-
-    def _keep_what_is_too_much(self, got: list[Experience], wish: Wish) -> list[Experience]:
-        count = found = 0
-        while found < wish.number:
-            found += amount_of(got[count : count + 1], wish)
-            count += 1
-        if got[count:]:
-            self._put_left(got[count:])
-        return got[:count]
 
     # -- both ---------------------------------------------------------------------------------------------------------
 
@@ -295,5 +300,7 @@ class RedisMemory(MemoryBackend):
         return tuple(self._prefix + name.encode() for name in names)
 
 
-def _open_again(url: str, name: str, max_steps: int, max_bytes: int, packing: str | None, patience_s: float) -> Any:
-    return open_redis(url, name=name, max_steps=max_steps, max_bytes=max_bytes, packing=packing, patience_s=patience_s)
+def _open_again(url: str, name: str, *rest: Any) -> RedisMemory:
+    return RedisMemory(
+        url, name=name, **dict(zip(("max_steps", "max_bytes", "packing", "patience_s"), rest, strict=True))
+    )

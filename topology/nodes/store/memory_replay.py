@@ -165,11 +165,11 @@ class ReplayMemory(MemoryBackend):
                 f"another handle has become the reader of memory {self._name!r}, and gets what was not acknowledged; a "
                 "memory has one reader at a time. recover() takes it back"
             )
-        new = self._info(self._name).current_size - len(self._known)
-        if new < 0:  # somebody else has deleted items, or the server has begun anew
+        size = self._info(self._name).current_size
+        self._read(size - len(self._known))
+        if len(self._known) != size and len(self._known) != self._info(self._name).current_size:
+            # Somebody else has deleted items, the server has begun anew, or what was read was lost on the way.
             self._recover()
-        elif new:
-            self._read(new)
 
     def _read(self, count: int) -> None:
         """Reads `count` items: those of least priority."""

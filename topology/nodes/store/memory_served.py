@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from topology.clock import Deadline
 from topology.context import try_get_context
-from topology.errors import ProgramStopped, StoreClosed, StoreDeadlineExceeded, StoreFull
+from topology.errors import ConnectionBroken, ProgramStopped, StoreClosed, StoreDeadlineExceeded, StoreFull
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MemoryBackend, MemoryStats, Parcel
 from topology.nodes.store.memory_service import MemoryService, Ticket
@@ -143,12 +143,20 @@ class ServedMemory(MemoryBackend):
                 raise StoreDeadlineExceeded(
                     f"{wish} did not come in the time allowed: {self._link.call('explain')}"
                 ) from None
-            taken: list[Experience] | None = self._link.call("take", reader, wish)
+            taken = self._taken("take", reader, wish)
             if taken is not None:
                 return taken
 
     def _fetch_available(self, max_steps: int | None) -> list[Experience]:
-        taken: list[Experience] = self._link.call("take_available", self._attached(), max_steps)
+        return self._taken("take_available", self._attached(), max_steps) or []
+
+    def _taken(self, method: str, *args: Any) -> list[Experience] | None:
+        try:
+            taken: list[Experience] | None = self._link.call(method, *args)
+        except ConnectionBroken:
+            with self._lock:
+                self._reader = None  # what was lost on the way is to be delivered again
+            raise
         return taken
 
     def _acknowledge(self, ids: list[str]) -> None:

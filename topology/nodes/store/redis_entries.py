@@ -11,7 +11,7 @@ from topology.nodes.store.codec import Buffer, decode
 from topology.nodes.store.experience import Experience, check_columns
 from topology.nodes.store.shelf import Wish
 
-__all__ = ["Entry", "RedisWriter", "amount_of", "entry_of", "experience_of"]
+__all__ = ["Entry", "RedisWriter", "amount_of", "enough", "entry_of", "experience_of"]
 
 _SIZES = re.compile(rb"(\d+) (\d+) ([01]) (.+)", re.DOTALL)
 
@@ -70,3 +70,12 @@ def amount_of(experiences: list[Experience], wish: Wish) -> int:
     if wish.of_episodes:
         return sum(experience.whole_episode for experience in experiences)
     return sum(experience.steps for experience in experiences)
+
+
+def enough(experiences: list[Experience], wish: Wish) -> int:
+    """How many of them, from the first, fulfil the wish."""
+    count = found = 0
+    while found < wish.number:
+        found += amount_of(experiences[count : count + 1], wish)
+        count += 1
+    return count

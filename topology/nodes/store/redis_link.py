@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 from topology.clock import Deadline
 from topology.errors import StoreError, StoreFull, StoreUnavailable
-from topology.nodes.store.redis_scripts import Script
+from topology.nodes.store.redis_scripting import Script
 from topology.nodes.store.redis_wire import Argument, Refusal, WireBroken
 from topology.nodes.store.redis_wires import Wires
 

@@ -22,94 +22,22 @@ state, therefore begin with a change that cannot.
 
 from __future__ import annotations
 
-import hashlib
-from typing import NamedTuple, final
+from topology.nodes.store.redis_scripting import QUEUE, SUMS, script
 
-__all__ = ["ACKNOWLEDGE", "ATTACH", "GROUP", "OPEN", "STATS", "STORE", "TAKE", "WITHDRAW", "Script"]
+__all__ = ["ACKNOWLEDGE", "ATTACH", "OPEN", "STATS", "STORE", "TAKE", "WITHDRAW"]
 
-GROUP = "trainer"
-_CONSUMER = "reader"
-
-
-@final
-class Script(NamedTuple):
-    """A script and the name under which the server keeps it."""
-
-    text: bytes
-    digest: bytes
-
-
-def _script(text: str) -> Script:
-    source = text.strip().encode()
-    return Script(source, hashlib.sha1(source).hexdigest().encode())  # Redis names them so
-
-
-_SUMS = """
-local function add(state, prefix, sign, count, steps, bytes, episodes)
-  local function change(name, number)  -- minus nothing is "-0" to Lua, which is no integer to Redis
-    if number ~= 0 then redis.call('HINCRBY', state, prefix .. name, sign * number) end
-  end
-  change('count', count)
-  change('steps', steps)
-  change('bytes', bytes)
-  change('episodes', episodes)
-end
-local function sizes_of(text)
-  local steps, bytes, episode, data = string.match(text, '^(%d+) (%d+) ([01]) (.+)$')
-  return tonumber(steps), tonumber(bytes), tonumber(episode), data
-end
-"""
-
-_QUEUE = """
-local function ring(key)
-  redis.call('DEL', key)
-  redis.call('RPUSH', key, '1')
-  redis.call('EXPIRE', key, 60)
-end
--- Calls visit(key, steps, bytes) for those who wait, in order, until it returns true; drops those who are gone.
-local function walk(queue, visit)
-  local keys = redis.call('LRANGE', queue, 0, 999)
-  if #keys == 0 then return end
-  local names = {}
-  for i, key in ipairs(keys) do names[i] = key .. ':alive' end
-  for i, text in ipairs(redis.call('MGET', unpack(names))) do
-    if text then
-      local steps, bytes = string.match(text, '^(%d+) (%d+)$')
-      if visit(keys[i], tonumber(steps), tonumber(bytes)) then return end
-    else
-      redis.call('LREM', queue, 1, keys[i])
-    end
-  end
-end
--- Rings all for whom there is room beside those before them.
-local function ring_who_fits(state, queue)
-  if redis.call('EXISTS', queue) == 0 then return end
-  local sums = redis.call('HMGET', state, 'max_steps', 'max_bytes', 'steps', 'bytes')
-  local steps, bytes = tonumber(sums[3]) or 0, tonumber(sums[4]) or 0
-  walk(queue, function(key, its_steps, its_bytes)
-    steps, bytes = steps + its_steps, bytes + its_bytes
-    if steps > tonumber(sums[1]) or bytes > tonumber(sums[2]) then return true end
-    ring(key)
-  end)
-end
-"""
-
-OPEN = _script(
-    """
+OPEN = script("""
 -- state, stream; max_steps, max_bytes
 local made = redis.call('HSETNX', KEYS[1], 'max_steps', ARGV[1])
 redis.call('HSETNX', KEYS[1], 'max_bytes', ARGV[2])
-local created = redis.pcall('XGROUP', 'CREATE', KEYS[2], '"""
-    + GROUP
-    + """', '0', 'MKSTREAM')
+local created = redis.pcall('XGROUP', 'CREATE', KEYS[2], '$GROUP', '0', 'MKSTREAM')
 if created.err and not string.find(created.err, 'BUSYGROUP') then return created end
 local bounds = redis.call('HMGET', KEYS[1], 'max_steps', 'max_bytes')
 return {made, bounds[1], bounds[2]}
-"""
-)
+""")
 
-STORE = _script(
-    _QUEUE
+STORE = script(
+    QUEUE
     + """
 -- state, stream, sizes, queue, bell, writer, data, wake; number, steps, bytes, episode
 -- {1, id}: stored; {0}: wait for `wake`; {-1}: open it first; {-2}: send the data again
@@ -163,8 +91,8 @@ return {1, id}
 """
 )
 
-WITHDRAW = _script(
-    _QUEUE
+WITHDRAW = script(
+    QUEUE
     + """
 -- queue, writer, data, wake, state; number.  The id if it was stored, else ''
 local latest = redis.call('GET', KEYS[2])
@@ -180,31 +108,46 @@ return ''
 """
 )
 
-ATTACH = _script(
-    """
+ATTACH = script("""
 -- state, stream; the reader's name.  1, or -1: open it first
 if redis.call('HEXISTS', KEYS[1], 'max_steps') == 0 then return -1 end
 redis.call('HDEL', KEYS[1], 'want')
 redis.call('HSET', KEYS[1], 'reader', ARGV[1], 'last', '0-0',
   'held:count', 0, 'held:steps', 0, 'held:bytes', 0, 'held:episodes', 0)
-redis.call('XGROUP', 'SETID', KEYS[2], '"""
-    + GROUP
-    + """', '0')
+redis.call('XGROUP', 'SETID', KEYS[2], '$GROUP', '0')
 return 1
-"""
-)
+""")
 
-TAKE = _script(
-    _SUMS
+TAKE = script(
+    SUMS
     + """
--- state, stream, sizes, bell; the reader's name, number, 'steps' | 'episodes' | 'available' (then number: at most)
+-- state, stream, sizes, bell; the reader's name, number, 'steps' | 'episodes' | 'available' (then number: at most), the
+-- last id that the reader knows: what was delivered after that was lost on the way, and is taken back first
 -- {1, id, text of sizes, ...}: delivered ('' for what we have not stored); {0}: wait for `bell`; {-1}: open it first;
 -- {-2}: there is a newer reader
 local state, stream, sizes, bell = unpack(KEYS)
 local number, what = tonumber(ARGV[2]), ARGV[3]
-local sums = redis.call('HMGET', state, 'reader', 'last', 'steps', 'held:steps', 'episodes', 'held:episodes')
+local function read_sums()
+  return redis.call('HMGET', state, 'reader', 'last', 'steps', 'held:steps', 'episodes', 'held:episodes')
+end
+local sums = read_sums()
 if not sums[1] then return {-1} end
 if sums[1] ~= ARGV[1] then return {-2} end
+if sums[2] ~= ARGV[4] then
+  local count, all_steps, all_bytes, all_episodes = 0, 0, 0, 0
+  for _, entry in ipairs(redis.call('XRANGE', stream, '(' .. ARGV[4], sums[2])) do
+    local text = redis.call('HGET', sizes, entry[1])
+    if text then
+      local steps, bytes, episode = sizes_of(text)
+      count, all_steps, all_bytes = count + 1, all_steps + steps, all_bytes + bytes
+      all_episodes = all_episodes + episode
+    end
+  end
+  redis.call('XGROUP', 'SETID', stream, '$GROUP', ARGV[4])
+  redis.call('HSET', state, 'last', ARGV[4])
+  add(state, 'held:', -1, count, all_steps, all_bytes, all_episodes)
+  sums = read_sums()
+end
 local there = what == 'episodes' and (tonumber(sums[5]) or 0) - tonumber(sums[6])
   or (tonumber(sums[3]) or 0) - tonumber(sums[4])
 if what ~= 'available' and there < number then
@@ -244,11 +187,7 @@ while not done do
   if count >= 4096 then break end
 end
 if count > 0 then
-  redis.call('XREADGROUP', 'GROUP', '"""
-    + GROUP
-    + """', '"""
-    + _CONSUMER
-    + """', 'COUNT', count,
+  redis.call('XREADGROUP', 'GROUP', '$GROUP', '$CONSUMER', 'COUNT', count,
     'STREAMS', stream, '>')
   redis.call('HSET', state, 'last', last)
   add(state, 'held:', 1, known, all_steps, all_bytes, all_episodes)
@@ -257,9 +196,9 @@ return reply
 """
 )
 
-ACKNOWLEDGE = _script(
-    _SUMS
-    + _QUEUE
+ACKNOWLEDGE = script(
+    SUMS
+    + QUEUE
     + """
 -- state, stream, sizes, queue; how many of the ids are refused, ids
 local state, stream, sizes, queue = unpack(KEYS)
@@ -285,9 +224,7 @@ for i = 2, #ARGV do
     if ms < last_ms or (ms == last_ms and number <= last_number) then count(held, steps, bytes, episode) end
   end
 end
-redis.call('XACK', stream, '"""
-    + GROUP
-    + """', unpack(ids))
+redis.call('XACK', stream, '$GROUP', unpack(ids))
 redis.call('XDEL', stream, unpack(ids))
 if #data_keys > 0 then
   redis.call('UNLINK', unpack(data_keys))
@@ -301,7 +238,7 @@ return #data_keys
 """
 )
 
-STATS = _script("""
+STATS = script("""
 -- state, queue
 local sums = redis.call('HMGET', KEYS[1], 'stored', 'acknowledged', 'refused', 'count', 'steps', 'bytes', 'episodes',
   'held:count', 'held:steps', 'held:bytes', 'held:episodes')
