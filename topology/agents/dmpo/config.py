@@ -57,12 +57,12 @@ class DMPOConfig(ReplayConfig):
     initial_stddev: float = 0.7
     discount: float = 0.99
     n_step: int = 5
-    num_atoms: int = 51
+    num_atoms: int = 101
     min_return: float = -1_000.0
     max_return: float = 0.0
     num_samples: int = 10
     learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-4
+    final_learning_rate: float = 3e-4
     dual_learning_rate: float = 1e-2
     max_gradient_norm: float = 40.0
     target_policy_update_period: int = 25
