@@ -261,7 +261,9 @@ class ScaleOutDQNConfig(ScaleOutConfig):
     environments_per_worker: int = 4
     share_steps: int = 32
     num_steps: int = 64
-    memory_max_steps: int = 2_000
+    # Little may wait: workers that play with weights of a thousand updates ago keep some runs of CartPole from ending
+    # well. A policy is saved every half of it, so that lower is dearer.
+    memory_max_steps: int = 512
     max_steps: int | None = 60_000
     final_learning_rate: float = 5e-5
     constant_rate_part: float = 0.6
