@@ -155,6 +155,23 @@ def test_addresses_come_from_the_environment_and_wrong_ones_are_explained(monkey
         open_policies(ScaleOutPPOConfig(), replace(context, run_directory=None))
 
 
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("redis", True),
+        ("rediss://:secret@far:1/2", True),
+        ("redis://far:1?name=shared", False),
+        ("s3://bucket/prefix", False),
+        ("/srv/policies", False),
+    ],
+)
+def test_runs_that_share_a_redis_server_do_not_share_policies_unless_told_to(monkeypatch, context, url, named):
+    opened = []
+    monkeypatch.setattr("topology.agents.scaleout.stores.open_data_store", lambda *args, **more: opened.append(more))
+    open_policies(ScaleOutPPOConfig(data_store=url), context)
+    assert opened == [{"keep": 5, "name": run_name(context)} if named else {"keep": 5}]
+
+
 def test_a_run_has_the_same_name_when_it_is_gone_on_with_and_others_another(context, tmp_path):
     name = run_name(context)
     assert name == run_name(replace(context, label="trainer", index=0))

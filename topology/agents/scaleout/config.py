@@ -71,6 +71,7 @@ class ScaleOutConfig(CheckedConfig):
         final_evaluation_episodes: episodes of the evaluation at the end.
         max_restarts: how often trainer, evaluator and each worker may die and be started again.
         take_over: whether to go on from policies that another run has left in the data store.
+            In a Redis server each run has a name of its own: `?name=` in the URL of both shares one.
         hidden_sizes: widths of the hidden layers.
         discount: factor for each step.
         learning_rate: of Adam, at the beginning.

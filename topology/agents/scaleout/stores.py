@@ -6,6 +6,7 @@ import hashlib
 import os
 import socket
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
 from topology.agents.scaleout.config import ScaleOutConfig
 from topology.context import NodeContext
@@ -60,7 +61,7 @@ def open_memory(
 
 
 def open_policies(config: ScaleOutConfig, context: NodeContext) -> DataStore:
-    """The data store of the run.
+    """The data store of the run. In a Redis server that others use, too, it has the run's name, or that in its URL.
 
     Raises:
         StoreUnavailable, StoreError: it is not there, or does not let us in.
@@ -69,6 +70,9 @@ def open_policies(config: ScaleOutConfig, context: NodeContext) -> DataStore:
         url = str(_run_directory(context, "a place for its policies") / "policies")
     else:
         url = _url(config.data_store)
+    parts = urlsplit(url)
+    if parts.scheme in ("redis", "rediss", "unix") and "name" not in parse_qs(parts.query):
+        return open_data_store(url, keep=config.keep_policies, name=run_name(context))
     return open_data_store(url, keep=config.keep_policies)
 
 
