@@ -51,9 +51,8 @@ class Memory:
         elif self.kind == "local":
             self.url = "local:"
         elif self.kind == "replay":
-            from topology.nodes.store.memory_replay import memory_tables
-
             from topology.nodes import replay
+            from topology.nodes.store.memory_replay import memory_tables
 
             server = replay.Server(memory_tables(self.name, max_steps=max_steps))
             server.start()
