@@ -192,8 +192,9 @@ def test_processes_are_found_by_record_by_descent_and_by_mark(
     assert (done.state, done.processes) == ("lost", 4)
     assert str(done) == "lost; 4 processes that were left have been ended"
     assert create_time(child) is None
-    for process in (recorded, parent, marked):
+    for process in (recorded, marked):
         assert process.wait(DEADLINE_S) < 0
+    assert parent.wait(DEADLINE_S) <= 0  # it may see the end of its child first, and end by itself
     assert stranger.poll() is None
     assert later.poll() is None
     assert str(Processes().undeploy(lost)) == "lost"
