@@ -176,9 +176,14 @@ class _Node:
         self._interruptible(atexit._run_exitfuncs)  # noqa: SLF001 - what the interpreter calls at its end
 
     def _join_handlers(self) -> None:
-        self._heed_interrupts()
         notice_s = self._setup.notice_s
-        for late in self._stop.join_handlers(notice_s, coming=self._announced.is_set()):
+        try:
+            self._heed_interrupts()
+            all_late = self._stop.join_handlers(notice_s, coming=self._announced.is_set())
+        except SystemExit:  # by the launcher's clock the notice is over already
+            self._in_user_code = False
+            all_late = self._stop.join_handlers(0.0)
+        for late in all_late:
             _log(f"the stop handler {late!r} did not end within the notice of {notice_s:g} s, and is cut off\n")
 
     def _join_threads(self) -> None:
