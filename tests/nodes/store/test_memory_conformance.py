@@ -321,11 +321,8 @@ def test_many_writers_and_a_small_memory(memory, threads):
     done = [threads.submit(write, number) for number in range(len(writers))]
     seen = {number: [] for number in range(len(writers))}
     while sum(map(len, seen.values())) < each * len(writers):
-        got = (
-            handle.fetch(num_steps=3, timeout_s=DEADLINE_S)
-            if not all(d.done() for d in done)
-            else handle.fetch_available()
-        )
+        got = handle.fetch(num_steps=1, timeout_s=DEADLINE_S)
+        got += handle.fetch_available(max_steps=3)
         for experience in got:
             seen[experience.meta["from"]].append(experience.meta["index"])
         handle.acknowledge(got)
