@@ -8,8 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, final
 
-from topology.agents.core.config import CheckedConfig
-from topology.agents.flow.config import DQNConfig, FlowConfig, PPOConfig
+from topology.agents.flow.config import (
+    DQNConfig,
+    FlowConfig,
+    LearningSettings,
+    PPOConfig,
+    PPOSettings,
+    QLearningSettings,
+)
 from topology.errors import ProgramError
 from topology.nodes.store.rounds import RoundPlan, Unit
 
@@ -33,7 +39,7 @@ class Synchronization(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleOutConfig(CheckedConfig):
+class ScaleOutConfig(LearningSettings):
     """Settings that every agent has that is scaled out.
 
     Attributes:
@@ -72,12 +78,6 @@ class ScaleOutConfig(CheckedConfig):
         max_restarts: how often trainer, evaluator and each worker may die and be started again.
         take_over: whether to go on from policies that another run has left in the data store.
             In a Redis server each run has a name of its own: `?name=` in the URL of both shares one.
-        hidden_sizes: widths of the hidden layers.
-        discount: factor for each step.
-        learning_rate: of Adam, at the beginning.
-        final_learning_rate: after `max_steps`: it falls linearly in between.
-        constant_rate_part: part of the steps before it begins to fall.
-        max_gradient_norm: gradients are scaled down to this global norm.
     """
 
     supported_synchronizations: ClassVar[tuple[Synchronization, ...]] = (Synchronization.SYNC, Synchronization.ASYNC)
@@ -107,12 +107,6 @@ class ScaleOutConfig(CheckedConfig):
     final_evaluation_episodes: int = 50
     max_restarts: int = 5
     take_over: bool = False
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    discount: float = 0.99
-    learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-5
-    constant_rate_part: float = 0.0
-    max_gradient_norm: float = 0.5
 
     def __post_init__(self) -> None:
         try:
@@ -209,32 +203,13 @@ class ScaleOutConfig(CheckedConfig):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ScaleOutPPOConfig(ScaleOutConfig):
-    """Settings of PPO, scaled out. The defaults suit small environments.
+class ScaleOutPPOConfig(PPOSettings, ScaleOutConfig):
+    """Settings of PPO, scaled out; see also `PPOSettings`. The defaults suit small environments.
 
-    Attributes:
-        clip_ratio: how far the probability of an action may move in one round before its gradient ends.
-        num_passes: over each round.
-        minibatch_size: steps of an update.
-        entropy_cost: weight of the entropy of the policy, which is to stay high.
-        final_entropy_cost: after `max_steps`: it changes linearly in between.
-        value_cost: weight of the error of the value.
-        trace_decay: lambda of the generalized advantages.
-        reward_scale: factor of the rewards that are learned from, where they are not normalised.
-        standardize_advantages: whether the advantages of a round get mean 0 and variance 1.
+    A batch is a round. `reward_scale` counts where rewards are not normalised.
     """
 
     supported_synchronizations: ClassVar[tuple[Synchronization, ...]] = (Synchronization.SYNC,)
-
-    clip_ratio: float = 0.2
-    num_passes: int = 6
-    minibatch_size: int = 256
-    entropy_cost: float = 0.01
-    final_entropy_cost: float = 0.0
-    value_cost: float = 0.5
-    trace_decay: float = 0.95
-    reward_scale: float = 0.1
-    standardize_advantages: bool = True
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
@@ -243,19 +218,11 @@ class ScaleOutPPOConfig(ScaleOutConfig):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ScaleOutDQNConfig(ScaleOutConfig):
-    """Settings of DQN (double, n-step), scaled out. The defaults suit small environments.
+class ScaleOutDQNConfig(QLearningSettings, ScaleOutConfig):
+    """Settings of DQN (double, n-step), scaled out; see also `QLearningSettings`. The defaults suit small environments.
 
-    Attributes:
-        n_step: steps of a transition.
-        replay_size: transitions kept by the trainer.
-        min_replay_size: transitions kept before the first update.
-        batch_size: transitions of an update.
-        updates_per_batch: updates made in one call of the compiled learner.
-        samples_per_insert: how often each transition is learned from, on average; when the trainer falls behind, it
-            learns before it takes more, and the workers wait when the memory backend is full.
-        target_update_period: steps trained on between two copies of the network to the target network.
-        huber_delta: the loss is quadratic up to this error and linear above.
+    The trainer keeps the replay. When it falls behind `samples_per_insert`, it learns before it takes more, and the
+    workers wait when the memory backend is full.
     """
 
     synchronization: Synchronization = Synchronization.ASYNC
@@ -266,17 +233,6 @@ class ScaleOutDQNConfig(ScaleOutConfig):
     # well. A policy is saved every half of it, so that lower is dearer.
     memory_max_steps: int = 512
     max_steps: int | None = 60_000
-    final_learning_rate: float = 5e-5
-    constant_rate_part: float = 0.6
-    max_gradient_norm: float = 40.0
-    n_step: int = 3
-    replay_size: int = 50_000
-    min_replay_size: int = 1_000
-    batch_size: int = 64
-    updates_per_batch: int = 8
-    samples_per_insert: float = 32.0
-    target_update_period: int = 400
-    huber_delta: float = 10.0
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
