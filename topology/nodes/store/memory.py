@@ -30,9 +30,9 @@ _GROUP = "topology.memory_backends"
 _BUILT_IN = {
     "local": "topology.nodes.store.memory_local:open_local",
     "replay": "topology.nodes.store.memory_replay:open_replay",
-    "redis": "topology.nodes.store.memory_redis:open_redis",
-    "rediss": "topology.nodes.store.memory_redis:open_redis",
-    "unix": "topology.nodes.store.memory_redis:open_redis",
+    "redis": "topology.nodes.store.memory_redis:RedisMemory",
+    "rediss": "topology.nodes.store.memory_redis:RedisMemory",
+    "unix": "topology.nodes.store.memory_redis:RedisMemory",
 }
 
 

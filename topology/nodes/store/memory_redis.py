@@ -25,27 +25,12 @@ from topology.nodes.store.redis_link import Call, RedisLink
 from topology.nodes.store.redis_wire import Argument
 from topology.nodes.store.shelf import Wish
 
-__all__ = ["RedisMemory", "open_redis"]
+__all__ = ["RedisMemory"]
 
 _logger = logging.getLogger(__name__)
 
 _DATA_S = 60  # how long a frame that nobody made visible stays
 _MOST_IDS = 1000  # in one call
-
-
-def open_redis(
-    url: str,
-    *,
-    name: str,
-    max_steps: int = MAX_STEPS,
-    max_bytes: int = MAX_BYTES,
-    packing: str | None = None,
-    patience_s: float = 30.0,
-) -> RedisMemory:
-    """See `open_memory_backend` and `RedisMemory`."""
-    return RedisMemory(
-        url, name=name, max_steps=max_steps, max_bytes=max_bytes, packing=check_packing(packing), patience_s=patience_s
-    )
 
 
 @final
@@ -61,8 +46,8 @@ class RedisMemory(MemoryBackend):
         patience_s: how long a server that is not there is waited for, in seconds.
 
     Raises:
-        ValueError: the URL or the name makes no sense, or the memory exists with other bounds.
-        ImportError: redis-py is not installed.
+        ValueError: the URL, the name or the packing makes no sense, or the memory exists with other bounds.
+        ImportError: redis-py, or the package of the packing, is not installed.
         StoreUnavailable: the server is not there, does not let us in, or may throw away what it keeps.
     """
 
@@ -81,7 +66,7 @@ class RedisMemory(MemoryBackend):
         self._arguments = url, name, max_steps, max_bytes, packing, patience_s
         self._name = name
         self._bounds = max_steps, max_bytes
-        self._packing = packing
+        self._packing = check_packing(packing)
         self._prefix = b"topology:{%s}:" % name.encode()
         self._link = RedisLink(url, name, patience_s)
         self._lock = threading.Lock()
