@@ -100,10 +100,9 @@ def _count(
     max_times_sampled: int,
 ) -> Draw:
     """Counts the samples, up to and with the first that takes its item out."""
-    earlier = items.times_sampled.take(slots)
+    earlier, used_up = items.times_sampled.take(slots), slots[:0]
     if max_times_sampled:
         times = earlier + _earlier_in_batch(slots) + 1
-        used_up = slots[:0]
         last = times >= max_times_sampled
         if last.any():
             end = int(last.argmax()) + 1
@@ -112,7 +111,6 @@ def _count(
             sampler.remove(used_up)
         _add_one(items.times_sampled, slots)
     else:
-        used_up = slots[:0]
         _add_one(items.times_sampled, slots)
         times = earlier + np.int32(1)
         repeated = (items.times_sampled.take(slots) != times).nonzero()[0]
