@@ -20,7 +20,7 @@ from topology.nodes.courier.wire import Buffer, Kind, encode_small
 __all__ = ["Outbox"]
 
 _GATHER_CALLS = 24
-_SMALL_BYTES = 1 << 14
+_SMALL_BYTES = 1 << 10
 
 _CANCEL_ID = 0
 

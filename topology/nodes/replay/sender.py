@@ -65,6 +65,7 @@ class Sender:
         self._runs: list[PendingRun] = []
         self._open_run: dict[str, PendingRun] = {}
         self._buffered = 0
+        self._enough = _SEND_ITEMS  # so many buffered items are sent
         self._first, self._stop = math.inf, 0
         self._last_sent_s = -math.inf
         self._changed = threading.Condition()  # guards what follows, shared with the thread that gets replies
@@ -119,6 +120,9 @@ class Sender:
         Raises:
             ReplayDeadlineExceeded: the deadline passed.
         """
+        # One half is under way while the other is gathered: who waits for a message sent no earlier than needed waits
+        # for all of it.
+        self._enough = min(max(most_unfinished // 2, 1), _SEND_ITEMS)
         if self.unfinished <= most_unfinished:
             return
         if self._buffered > most_unfinished:
@@ -142,7 +146,7 @@ class Sender:
             self._say_farewell()
 
     def _is_due(self) -> bool:
-        if self._buffered >= _SEND_ITEMS:
+        if self._buffered >= self._enough:
             return True
         if (self._stop - self._first) * self._buffer.row_bytes >= _SEND_BYTES:
             return True
@@ -153,6 +157,7 @@ class Sender:
         pending = Pending(self._runs, self._buffered, first, self._stop)
         self._runs, self._open_run = [], {}
         self._buffered, self._first, self._stop = 0, math.inf, 0
+        self._enough = _SEND_ITEMS
         return pending
 
     def _send(self, deadline: Deadline | None = None) -> None:

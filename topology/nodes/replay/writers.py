@@ -361,8 +361,7 @@ class TrajectoryWriter:
             raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
         deadline = Deadline(None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3, self._clock)
         self._begin(deadline)
-        if self._sender.unfinished > block_until_num_items:
-            self._sender.flush(block_until_num_items, deadline)
+        self._sender.flush(block_until_num_items, deadline)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes all items, closes an open step and begins a new episode.
