@@ -154,6 +154,11 @@ class Learner(Generic[StateT]):
             self._update = data_parallel(self._update, mesh)
             self._state = replicate(self._state, mesh)
 
+    def restore(self, state: StateT) -> None:
+        """Goes on from this state. Call it before the first step, and before `spread`."""
+        self._state = state
+        self._steps = self._reported_steps = int(state.steps)
+
     def get_variables(self, names: Sequence[str]) -> Variables:
         """The newest weights as numpy arrays, one tree a name, in the order of `names`.
 

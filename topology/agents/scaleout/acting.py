@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, final
 
 from numpy.typing import NDArray
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from topology.agents.core.policy import PolicyOutput
 from topology.agents.flow.policy import JaxPolicy
 from topology.agents.scaleout.normalising import Normaliser
+from topology.agents.scaleout.roles import Follow
 from topology.agents.scaleout.trees import flatten, unflatten
 from topology.nodes.store.policies import Policy
 
@@ -38,7 +38,7 @@ class Acting:
         policy: JaxPolicy,
         normaliser: Normaliser,
         *,
-        before_acting: Callable[[Acting], None] = lambda _: None,
+        before_acting: Follow = lambda _: None,
     ) -> None:
         self._policy = policy
         self._before_acting = before_acting

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, final
 
+from topology.agents.core.config import CheckedConfig
 from topology.agents.flow.config import (
     DQNConfig,
     FlowConfig,
@@ -19,7 +20,7 @@ from topology.agents.flow.config import (
 from topology.errors import ProgramError
 from topology.nodes.store.rounds import RoundPlan, Unit
 
-__all__ = ["ScaleOutConfig", "ScaleOutDQNConfig", "ScaleOutPPOConfig", "Synchronization"]
+__all__ = ["ScaleOutConfig", "ScaleOutDQNConfig", "ScaleOutPPOConfig", "ScaleOutSettings", "Synchronization"]
 
 FlowConfigT = TypeVar("FlowConfigT", bound=FlowConfig)
 
@@ -39,7 +40,7 @@ class Synchronization(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleOutConfig(LearningSettings):
+class ScaleOutSettings(CheckedConfig):
     """Settings that every agent has that is scaled out.
 
     Attributes:
@@ -129,24 +130,12 @@ class ScaleOutConfig(LearningSettings):
             return RoundPlan(unit=Unit.EPISODES, total=self.num_episodes, share=share)
         return RoundPlan(unit=Unit.STEPS, total=self.num_steps, share=self.share_steps)
 
-    def flow(self, cls: type[FlowConfigT], **more: Any) -> FlowConfigT:
-        """The settings of the same algorithm as an execution plan, whose networks and losses it shares."""
-        names = {field.name for field in dataclasses.fields(cls)} & {field.name for field in dataclasses.fields(self)}
-        return cls(
-            **{name: getattr(self, name) for name in sorted(names)},
-            num_actors=self.num_workers,
-            environments_per_actor=self.environments_per_worker,
-            max_actor_steps=self.max_steps,
-            **more,
-        )
-
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("num_workers", "environments_per_worker", "num_steps", "share_steps")
         yield from self.below_one("share_episodes", "keep_policies", "memory_max_steps", "final_evaluation_episodes")
         yield from self.negative("evaluation_episodes", "evaluation_period_s", "max_restarts")
         yield from self.not_positive("share_timeout_s", "save_s")
-        yield from self.one_below_one("hidden_sizes")
         for name in ("max_steps", "num_episodes"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -193,6 +182,26 @@ class ScaleOutConfig(LearningSettings):
                     f"{name}={getattr(self, name)} is no multiple of "
                     f"environments_per_worker={self.environments_per_worker}, which play in step"
                 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleOutConfig(ScaleOutSettings, LearningSettings):
+    """Settings of algorithms that are execution plans, too; see `ScaleOutSettings` and `LearningSettings`."""
+
+    def flow(self, cls: type[FlowConfigT], **more: Any) -> FlowConfigT:
+        """The settings of the same algorithm as an execution plan, whose networks and losses it shares."""
+        names = {field.name for field in dataclasses.fields(cls)} & {field.name for field in dataclasses.fields(self)}
+        return cls(
+            **{name: getattr(self, name) for name in sorted(names)},
+            num_actors=self.num_workers,
+            environments_per_actor=self.environments_per_worker,
+            max_actor_steps=self.max_steps,
+            **more,
+        )
+
+    def faults(self) -> Iterator[str]:
+        yield from super().faults()
+        yield from self.one_below_one("hidden_sizes")
 
     def _faults_of_flow(self, cls: type[FlowConfig]) -> Iterator[str]:
         try:

@@ -14,11 +14,12 @@ from topology.agents.flow.config import DQNConfig
 from topology.agents.flow.policy import JaxPolicy
 from topology.agents.flow.q_learning import DISCOUNTS, make_q_policy
 from topology.agents.scaleout.acting import Acting
-from topology.agents.scaleout.algorithm import Algorithm, Columns, PolicyLearner
+from topology.agents.scaleout.algorithm import PlanAlgorithm, PolicyLearner
 from topology.agents.scaleout.config import ScaleOutDQNConfig
 from topology.agents.scaleout.normalising import RETURNS, Normaliser
 from topology.agents.scaleout.playing import Played, Step
 from topology.agents.scaleout.ring import Ring
+from topology.agents.scaleout.roles import Columns
 from topology.nodes.flow import SampleBatch
 from topology.nodes.store.experience import Experience
 
@@ -29,8 +30,8 @@ _PROGRESS = "progress"
 
 
 @final
-class DQN(Algorithm[ScaleOutDQNConfig]):
-    """See `Algorithm`."""
+class DQN(PlanAlgorithm[ScaleOutDQNConfig]):
+    """See `PlanAlgorithm`."""
 
     def make_policy(self, seed: int, worker: int | None) -> JaxPolicy:
         config = self.config
@@ -52,7 +53,7 @@ class DQN(Algorithm[ScaleOutDQNConfig]):
             **self.returns_columns(played),
         }
 
-    def make_learner(self, seed: int) -> PolicyLearner:
+    def make_policy_learner(self, seed: int) -> PolicyLearner:
         return _Learner(self.make_policy(seed, None), self.make_normaliser(), self.config, seed)
 
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from topology.agents.core.metrics import RowWriter
 from topology.agents.core.stopping import until_stopped
-from topology.agents.scaleout.acting import Acting
-from topology.agents.scaleout.playing import Player
+from topology.agents.scaleout.roles import Acts, Plays
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
 from topology.errors import ConnectionBroken, PoliciesFinished, StoreDeadlineExceeded
@@ -41,7 +40,7 @@ class PolicyEvaluator:
         period_s: seconds between the beginnings of two evaluations, at least.
         episodes: of each.
         final_episodes: of the last one.
-        target_return: see `ScaleOutConfig`.
+        target_return: see `ScaleOutSettings`.
         metrics: gets a row for each.
         report: gets a line of text for each.
         stop: of the program.
@@ -51,8 +50,8 @@ class PolicyEvaluator:
     def __init__(
         self,
         *,
-        player: Player,
-        acting: Acting,
+        player: Plays,
+        acting: Acts,
         store: DataStore,
         trainer: _Trainer,
         period_s: float,

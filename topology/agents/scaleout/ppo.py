@@ -11,10 +11,11 @@ from topology.agents.flow.actor_critic import add_advantages, make_actor_critic
 from topology.agents.flow.config import PPOConfig
 from topology.agents.flow.policy import JaxPolicy
 from topology.agents.scaleout.acting import Acting
-from topology.agents.scaleout.algorithm import Algorithm, Columns, PolicyLearner
+from topology.agents.scaleout.algorithm import PlanAlgorithm, PolicyLearner
 from topology.agents.scaleout.config import ScaleOutPPOConfig
 from topology.agents.scaleout.normalising import RETURNS, Normaliser
 from topology.agents.scaleout.playing import Played
+from topology.agents.scaleout.roles import Columns
 from topology.nodes.flow import SampleBatch
 from topology.nodes.store.experience import Experience
 
@@ -22,8 +23,8 @@ __all__ = ["PPO"]
 
 
 @final
-class PPO(Algorithm[ScaleOutPPOConfig]):
-    """See `Algorithm`."""
+class PPO(PlanAlgorithm[ScaleOutPPOConfig]):
+    """See `PlanAlgorithm`."""
 
     def make_policy(self, seed: int, worker: int | None) -> JaxPolicy:
         del worker  # all explore alike: by sampling
@@ -56,7 +57,7 @@ class PPO(Algorithm[ScaleOutPPOConfig]):
             **self.returns_columns(played),
         }
 
-    def make_learner(self, seed: int) -> PolicyLearner:
+    def make_policy_learner(self, seed: int) -> PolicyLearner:
         return _Learner(self.make_policy(seed, None), self.make_normaliser(), self.config, seed)
 
 

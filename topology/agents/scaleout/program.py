@@ -1,4 +1,4 @@
-"""PPO and DQN scaled out, as programs: a trainer, rollout workers, an evaluator, and where experience waits.
+"""Agents scaled out, as programs: a trainer, rollout workers, an evaluator, and where experience waits.
 
     import topology as lp
     from topology.agents.scaleout.program import ScaleOutPPOConfig, ppo
@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 import topology as lp
 from topology.agents.core.metrics import make_writer
 from topology.agents.core.seeding import derive_seed
+from topology.agents.scaleout.agent_config import ScaleOutAgentConfig, load_agent
 from topology.agents.scaleout.config import (
-    ScaleOutConfig,
     ScaleOutDQNConfig,
     ScaleOutPPOConfig,
+    ScaleOutSettings,
     Synchronization,
 )
 from topology.context import get_context
@@ -30,8 +31,6 @@ from topology.environments.specs import make_environment_spec, num_discrete_acti
 from topology.program import Program
 
 if TYPE_CHECKING:
-    import dm_env
-
     from topology.agents.scaleout.algorithm import Algorithm
     from topology.agents.scaleout.evaluator import PolicyEvaluator
     from topology.agents.scaleout.trainer import Trainer
@@ -40,19 +39,24 @@ if TYPE_CHECKING:
 __all__ = [
     "PRELOAD",
     "ScaleOutAgent",
+    "ScaleOutAgentConfig",
     "ScaleOutDQNConfig",
     "ScaleOutPPOConfig",
     "ppo",
     "restarts",
+    "scaleout",
     "scaleout_dqn",
 ]
 
-PRELOAD = ("topology.agents.scaleout.ppo", "topology.agents.scaleout.dqn", "topology.environments.gymnasium")
+PRELOAD = (
+    "topology.agents.scaleout.agent_algorithm",
+    "topology.agents.scaleout.dqn",
+    "topology.agents.scaleout.ppo",
+    "topology.environments.gymnasium",
+)
 """Modules that a launcher of processes may import once for all nodes, before it forks them: they start nothing."""
 
-_ENVIRONMENT, _POLICY, _LEARNING = range(3)  # uses of a node's seed
-
-ConfigT = TypeVar("ConfigT", bound=ScaleOutConfig)
+ConfigT = TypeVar("ConfigT", bound=ScaleOutSettings)
 
 
 def ppo(config: ScaleOutPPOConfig) -> Program:
@@ -65,7 +69,12 @@ def scaleout_dqn(config: ScaleOutDQNConfig) -> Program:
     return ScaleOutAgent(config, "topology.agents.scaleout.dqn:DQN").build("scaleout-dqn")
 
 
-def restarts(config: ScaleOutConfig) -> Mapping[str, int]:
+def scaleout(config: ScaleOutAgentConfig) -> Program:
+    """Any agent (DQN, R2D2, IMPALA, DMPO, MADQN, yours) with rollout workers, SYNC or ASYNC, over stores you choose."""
+    return ScaleOutAgent(config, "topology.agents.scaleout.agent_algorithm:AnyAgent").build("scaleout")
+
+
+def restarts(config: ScaleOutSettings) -> Mapping[str, int]:
     """How often the nodes of each group may die and be started again: for launchers."""
     labels = ("trainer", "worker", *(["evaluator"] if config.evaluation_episodes else []))
     return dict.fromkeys(labels, config.max_restarts)
@@ -81,14 +90,17 @@ class ScaleOutAgent(Generic[ConfigT]):
         environment_factory: makes the environments instead of `config.environment`; travels to the nodes.
 
     Raises:
-        ProgramError: there is no such environment, or its actions are not discrete.
+        ProgramError: there is no such environment, or it does not fit the algorithm.
     """
 
     def __init__(self, config: ConfigT, algorithm: str, environment_factory: EnvironmentFactory | None = None) -> None:
         self._config = config
         self._algorithm = algorithm
-        self._environment: str | EnvironmentFactory = environment_factory or config.environment
-        environment = make_environment(self._environment, seed=0)
+        self._environment_factory = environment_factory
+        if isinstance(config, ScaleOutAgentConfig):
+            self._spec = load_agent(config, environment_factory).spec
+            return
+        environment = make_environment(environment_factory or config.environment, seed=0)
         self._spec = make_environment_spec(environment)
         environment.close()
         num_discrete_actions(self._spec, agent=algorithm.partition(":")[2])
@@ -135,7 +147,7 @@ class ScaleOutAgent(Generic[ConfigT]):
         from topology.nodes.store.rounds import RoundLedger, RoundService
 
         context, config = get_context(), self._config
-        learner = self._make_algorithm().make_learner(derive_seed(context.seed, config.seed, _LEARNING))
+        learner = self._make_algorithm().make_learner(context.seed)
         saver = PolicySaver(open_policies(config, context), learner, run=run_name(context), take_over=config.take_over)
         backend = open_memory(config, context, memory)
         reporter = Reporter(make_writer(context), config.max_steps)
@@ -168,37 +180,28 @@ class ScaleOutAgent(Generic[ConfigT]):
     def worker(self, index: int, trainer: Any, memory: Any) -> SyncWorker | AsyncWorker:
         """Makes a rollout worker."""
         self._prepare()
-        from topology.agents.scaleout.acting import Acting
-        from topology.agents.scaleout.playing import Player
         from topology.agents.scaleout.stores import open_memory, open_policies
         from topology.agents.scaleout.workers import AsyncWorker, PolicyFollower, SyncWorker, WorkerParts
 
         context, config = get_context(), self._config
-        algorithm = self._make_algorithm()
         session = secrets.token_hex(8)
         store = open_policies(config, context)
         follower = PolicyFollower(store)
         sync = config.synchronization is Synchronization.SYNC
         # A worker that is started again goes on elsewhere: it would play the beginning of its last life once more.
         seed = derive_seed(context.seed, config.seed, max(0, store.newest() + 1))
-        acting = Acting(
-            algorithm.make_policy(derive_seed(seed, _POLICY), index),
-            algorithm.make_normaliser(),
-            before_acting=_do_nothing if sync else functools.partial(_load_newer, follower),
-        )
-        player = Player(
-            self._make_environments(seed, config.environments_per_worker),
-            acting.act,
-            lambda: acting.number,
-            discount=config.discount,
+        cast = self._make_algorithm().make_worker(
+            index,
+            seed=seed,
+            follow=None if sync else functools.partial(_load_newer, follower),
             should_stop=context.stop.is_set,
         )
         parts = WorkerParts(
             name=context.name,
             session=session,
-            player=player,
-            acting=acting,
-            make_columns=algorithm.make_columns,
+            player=cast.player,
+            acting=cast.acting,
+            make_columns=cast.make_columns,
             memory=open_memory(config, context, memory),
             store=store,
             trainer=trainer,
@@ -210,26 +213,16 @@ class ScaleOutAgent(Generic[ConfigT]):
     def evaluator(self, trainer: Any) -> PolicyEvaluator:
         """Makes the evaluator."""
         self._prepare()
-        from topology.agents.scaleout.acting import Acting
         from topology.agents.scaleout.evaluator import PolicyEvaluator
-        from topology.agents.scaleout.playing import Player
         from topology.agents.scaleout.stores import open_policies
 
         context, config = get_context(), self._config
-        algorithm = self._make_algorithm()
-        acting = Acting(algorithm.make_policy(0, None), algorithm.make_normaliser())
-        environments = self._make_environments(derive_seed(context.seed, config.seed), config.evaluation_episodes)
-        player = Player(
-            environments,
-            functools.partial(acting.act, greedy=True),
-            lambda: acting.number,
-            discount=config.discount,
-            should_stop=context.stop.is_set,
-            keep_steps=False,
+        cast = self._make_algorithm().make_evaluation(
+            seed=derive_seed(context.seed, config.seed), should_stop=context.stop.is_set
         )
         return PolicyEvaluator(
-            player=player,
-            acting=acting,
+            player=cast.player,
+            acting=cast.acting,
             store=open_policies(config, context),
             trainer=trainer,
             period_s=config.evaluation_period_s,
@@ -245,21 +238,14 @@ class ScaleOutAgent(Generic[ConfigT]):
 
     def _make_algorithm(self) -> Algorithm[ConfigT]:
         module, _, name = self._algorithm.partition(":")
-        algorithm: Algorithm[ConfigT] = getattr(importlib.import_module(module), name)(self._config, self._spec)
+        kind = getattr(importlib.import_module(module), name)
+        algorithm: Algorithm[ConfigT] = kind(self._config, self._spec, self._environment_factory)
         return algorithm
-
-    def _make_environments(self, seed: int, count: int) -> list[dm_env.Environment]:
-        seeds = [derive_seed(seed, _ENVIRONMENT, index) for index in range(count)]
-        return [make_environment(self._environment, seed=one) for one in seeds]
 
     def _prepare(self, *, accelerator: bool = False) -> None:
         from topology.agents.core.devices import prepare_jax
 
         prepare_jax(get_context(), accelerator=accelerator)
-
-
-def _do_nothing(acting: Any) -> None:
-    """In SYNC a policy is loaded between shares, never within one."""
 
 
 def _load_newer(follower: Any, acting: Any) -> None:

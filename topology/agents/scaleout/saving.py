@@ -21,7 +21,7 @@ _LEASE_S = 60.0
 
 
 class Saved(Protocol):
-    """What is saved: see `PolicyLearner`."""
+    """What is saved: see `ExperienceLearner`."""
 
     steps: int
     episodes: int

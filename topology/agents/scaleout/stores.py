@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from topology.agents.scaleout.config import ScaleOutConfig
+from topology.agents.scaleout.config import ScaleOutSettings
 from topology.context import NodeContext
 from topology.errors import ProgramError
 from topology.nodes import replay
@@ -31,7 +31,7 @@ def run_name(context: NodeContext) -> str:
 
 
 def open_memory(
-    config: ScaleOutConfig, context: NodeContext, memory: MemoryBackend | replay.Client | None
+    config: ScaleOutSettings, context: NodeContext, memory: MemoryBackend | replay.Client | None
 ) -> MemoryBackend:
     """The memory backend of the run.
 
@@ -60,7 +60,7 @@ def open_memory(
     return open_memory_backend(url, name=run_name(context), max_steps=config.memory_max_steps)
 
 
-def open_policies(config: ScaleOutConfig, context: NodeContext) -> DataStore:
+def open_policies(config: ScaleOutSettings, context: NodeContext) -> DataStore:
     """The data store of the run. In a Redis server that others use, too, it has the run's name, or that in its URL.
 
     Raises:

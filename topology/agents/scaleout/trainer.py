@@ -7,7 +7,7 @@ from typing import final
 
 from topology.agents.core.metrics import Averages, RowWriter
 from topology.agents.core.stopping import until_stopped
-from topology.agents.scaleout.algorithm import PolicyLearner
+from topology.agents.scaleout.algorithm import ExperienceLearner
 from topology.agents.scaleout.intake import Reception
 from topology.agents.scaleout.training import Outcome, Training
 from topology.clock import SYSTEM_CLOCK, Clock
@@ -46,7 +46,7 @@ class Reporter:
                 staleness_s_max=reception.seconds,
             )
 
-    def step(self, outcome: Outcome, training: Training, learner: PolicyLearner) -> None:
+    def step(self, outcome: Outcome, training: Training, learner: ExperienceLearner) -> None:
         """The trainer made a step."""
         self._waited_s += outcome.waited_s
         if outcome.learned is not None:
@@ -54,7 +54,7 @@ class Reporter:
         if self._staleness.due:
             self.write(training, learner)
 
-    def write(self, training: Training, learner: PolicyLearner) -> None:
+    def write(self, training: Training, learner: ExperienceLearner) -> None:
         """Writes a row now."""
         made, self._steps = learner.steps - self._steps, learner.steps
         waited_s, self._waited_s = self._waited_s, 0.0
@@ -92,7 +92,7 @@ class Trainer:
         self,
         *,
         training: Training,
-        learner: PolicyLearner,
+        learner: ExperienceLearner,
         rounds: RoundService | None,
         reporter: Reporter,
         max_steps: int | None,
@@ -113,6 +113,7 @@ class Trainer:
             training.begin()
         except BaseException:
             training.close()
+            learner.close()
             raise
         number = training.saver.number
         if number:
@@ -161,6 +162,7 @@ class Trainer:
                     training.discard()
         finally:
             training.close()
+            learner.close()
 
     def _over(self) -> str:
         """Why the training is over; "" while it is not."""

@@ -29,7 +29,7 @@ _TAKEN_STEPS = 256
 
 
 class Taught(Protocol):
-    """What is trained: see `PolicyLearner`."""
+    """What is trained: see `ExperienceLearner`."""
 
     def take(self, experiences: Sequence[Experience]) -> None:
         """Takes experience, in this order."""

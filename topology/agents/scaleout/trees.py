@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from topology.errors import ProgramError
 
-__all__ = ["flatten", "part", "unflatten"]
+__all__ = ["flatten", "named_leaves", "part", "unflatten"]
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def flatten(tree: Any, prefix: str) -> dict[str, NDArray[Any]]:
     """The leaves by `prefix/path`, e.g. `params/params/Dense_0/bias`, as numpy arrays."""
-    return {f"{prefix}/{path}": np.asarray(jax.device_get(leaf)) for path, leaf in _leaves(tree)}
+    return {f"{prefix}/{path}": np.asarray(jax.device_get(leaf)) for path, leaf in named_leaves(tree)}
 
 
 def unflatten(like: Any, arrays: Arrays, prefix: str) -> Any:
@@ -28,7 +28,7 @@ def unflatten(like: Any, arrays: Arrays, prefix: str) -> Any:
         ProgramError: arrays are missing, too many, or of other shapes: they are those of another network.
     """
     found = part(arrays, prefix)
-    wanted = dict(_leaves(like))
+    wanted = dict(named_leaves(like))
     faults = tuple(
         f"{prefix}/{path}: {_shape(found.get(path))} there, {_shape(wanted.get(path))} here"
         for path in sorted({*found, *wanted})
@@ -51,7 +51,8 @@ def part(arrays: Arrays, prefix: str) -> dict[str, NDArray[Any]]:
     return {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
 
 
-def _leaves(tree: Any) -> list[tuple[str, Any]]:
+def named_leaves(tree: Any) -> list[tuple[str, Any]]:
+    """The leaves, in order, with their paths."""
     return [
         (jax.tree_util.keystr(path, simple=True, separator="/"), leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

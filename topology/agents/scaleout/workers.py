@@ -9,9 +9,7 @@ from typing import Any, Protocol, TypeVar, final
 
 from topology.agents.core.metrics import Averages, RowWriter
 from topology.agents.core.stopping import until_stopped
-from topology.agents.scaleout.acting import Acting
-from topology.agents.scaleout.algorithm import Columns
-from topology.agents.scaleout.playing import Played, Player
+from topology.agents.scaleout.roles import Acts, Columns, Plays, WasPlayed
 from topology.context import StopToken
 from topology.errors import (
     ConnectionBroken,
@@ -64,9 +62,9 @@ class WorkerParts:
         *,
         name: str,
         session: str,
-        player: Player,
-        acting: Acting,
-        make_columns: Callable[[Played, Acting], Columns],
+        player: Plays,
+        acting: Acts,
+        make_columns: Callable[[Any, Any], Columns],
         memory: MemoryBackend,
         store: DataStore,
         trainer: Rounds,
@@ -103,7 +101,7 @@ class WorkerParts:
                 if self.stop.wait(0.1):
                     raise ProgramStopped(f"{self.name}: the program stopped while the trainer was away") from None
 
-    def store_played(self, played: Played, **meta: Any) -> None:
+    def store_played(self, played: WasPlayed, **meta: Any) -> None:
         """Stores what was played; blocks until the backend has it."""
         self._sequence += 1
         self.memory.store(
@@ -120,7 +118,7 @@ class WorkerParts:
         )
         self._report(played)
 
-    def _report(self, played: Played) -> None:
+    def _report(self, played: WasPlayed) -> None:
         self._steps += played.num_steps
         for episode in played.episodes:
             self._averages.add(episode_return=episode.episode_return, episode_length=episode.episode_length)

@@ -1,0 +1,216 @@
+"""Agents of their own, scaled out: what workers play, what the trainer makes of it, what a restart finds."""
+
+import numpy as np
+import pytest
+
+from topology.agents.scaleout.agent_algorithm import AnyAgent
+from topology.agents.scaleout.agent_config import ScaleOutAgentConfig, load_agent
+from topology.agents.scaleout.agent_items import nothing_caught
+from topology.agents.scaleout.program import scaleout
+from topology.errors import ProgramError, ProgramStopped
+from topology.nodes.store.experience import Experience
+from topology.nodes.store.policies import Policy
+
+SMALL = ("batch_size=4", "updates_per_call=1", "hidden_sizes=8")
+REPLAY = (*SMALL, "min_replay_size=8", "max_replay_size=64", "samples_per_insert=1")
+AGENTS = {
+    "dqn": {"agent_settings": REPLAY},
+    "r2d2": {
+        "environment": "memory_chain:4",
+        "agent_settings": (*REPLAY, "lstm_size=8", "burn_in_length=1", "trace_length=4", "replay_period=4"),
+    },
+    "impala": {"agent_settings": (*SMALL, "sequence_length=6")},
+    "dmpo": {"environment": "gym:Pendulum-v1", "agent_settings": (*REPLAY, "num_samples=2", "num_atoms=5")},
+    "madqn": {"environment": "two_step", "agent_settings": (*REPLAY, "sequence_length=3", "replay_period=2")},
+}
+
+
+def algorithm_of(agent, **settings):
+    config = ScaleOutAgentConfig(agent=agent, **{**AGENTS[agent], **settings})
+    return AnyAgent(config, load_agent(config).spec)
+
+
+def policy_of(learner, number):
+    return Policy(number, learner.policy_arrays(), {"updates": learner.updates})
+
+
+def experience_of(cast, played):
+    meta = {"steps": played.num_steps, "episodes": len(played.episodes)}
+    return Experience(cast.make_columns(played, cast.acting), meta, whole_episode=False, id="")
+
+
+def follow_nothing(acting):
+    """No policy is newer."""
+
+
+def never():
+    return False
+
+
+def teach(learner, cast, updates):
+    while learner.updates < updates:
+        learner.take([experience_of(cast, cast.player.play_steps(16))])
+        while (told := learner.learn()) is not None:
+            assert np.isfinite(told["loss"])
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_an_agent_learns_from_what_its_workers_stored_and_goes_on_after_a_restart(agent):
+    algorithm = algorithm_of(agent)
+    learner = algorithm.make_learner(seed=1)
+    cast = algorithm.make_worker(0, seed=2, follow=follow_nothing, should_stop=never)
+    try:
+        first = policy_of(learner, 0)
+        cast.acting.load(first)
+        teach(learner, cast, updates=2)
+        assert learner.steps and learner.steps % 16 == 0
+        newer = policy_of(learner, 1)
+        assert any((newer.arrays[name] != first.arrays[name]).any() for name in first.arrays)
+        cast.acting.load(newer)
+        state = learner.state_arrays()
+    finally:
+        cast.player.close()
+        learner.close()
+    again = algorithm.make_learner(seed=1)
+    try:
+        again.restore(newer.arrays, state)
+        assert (again.steps, again.updates) == (learner.steps, learner.updates)
+        for name, array in again.policy_arrays().items():
+            np.testing.assert_array_equal(array, newer.arrays[name])
+        assert again.state_arrays().keys() == state.keys()
+    finally:
+        again.close()
+
+
+def test_in_sync_no_item_of_a_share_was_made_by_two_policies():
+    algorithm = algorithm_of("impala", synchronization="sync", num_episodes=2)
+    learner = algorithm.make_learner(seed=1)
+    cast = algorithm.make_worker(0, seed=2, follow=None, should_stop=never)
+    try:
+        for updates in (0, 5, 7):
+            cast.acting.load(Policy(updates, learner.policy_arrays(), {"updates": updates}))
+            played = cast.player.play_episodes(2)
+            assert (len(played.episodes), played.oldest) == (2, updates)
+            versions = cast.make_columns(played, cast.acting)["extras/version"]
+            assert len(versions), "two episodes are longer than a sequence"
+            assert set(versions[played.columns["mask"] == 1].tolist()) == {updates}
+    finally:
+        cast.player.close()
+        learner.close()
+
+
+def test_in_sync_what_is_left_of_a_round_is_not_learned_from_in_the_next():
+    algorithm = algorithm_of("impala", synchronization="sync", num_episodes=2)
+    learner = algorithm.make_learner(seed=1)
+    cast = algorithm.make_worker(0, seed=2, follow=None, should_stop=never)
+    try:
+        cast.acting.load(policy_of(learner, 0))
+        played = cast.player.play_episodes(5)
+        items = len(played.columns["mask"])
+        assert items % 4, "a batch of four leaves some"
+        learner.take([experience_of(cast, played)])
+        told = [learner.learn() for _ in range(items // 4 + 1)]
+        assert told[-1] is None
+        assert learner.updates == items // 4
+        learner.take([experience_of(cast, cast.player.play_episodes(5))])
+        assert learner.learn()["dropped_items"] == items % 4
+    finally:
+        cast.player.close()
+        learner.close()
+
+
+def test_experience_says_the_oldest_policy_that_is_in_its_items():
+    algorithm = algorithm_of("impala")
+    learner = algorithm.make_learner(seed=1)
+    cast = algorithm.make_worker(0, seed=2, follow=follow_nothing, should_stop=never)
+    try:
+        cast.acting.load(Policy(3, learner.policy_arrays(), {"updates": 0}))
+        assert nothing_caught(cast.player.play_steps(4).columns), "a sequence has six rows"
+        cast.acting.load(Policy(4, learner.policy_arrays(), {"updates": 1}))
+        played = cast.player.play_steps(4)
+        assert played.oldest == 3
+        assert set(played.columns["extras/version"].flat) == {0, 1}
+        cast.player.play_steps(8)
+        assert cast.player.play_steps(4).oldest == 4
+    finally:
+        cast.player.close()
+        learner.close()
+
+
+def test_a_replay_table_goes_on_where_it_was_if_it_is_kept():
+    algorithm = algorithm_of("dqn", checkpoint_replay=True)
+    learner = algorithm.make_learner(seed=1)
+    cast = algorithm.make_worker(0, seed=2, follow=follow_nothing, should_stop=never)
+    try:
+        cast.acting.load(policy_of(learner, 0))
+        teach(learner, cast, updates=3)
+        while learner.learn() is not None:
+            pass
+        again = algorithm.make_learner(seed=1)
+        try:
+            again.restore(learner.policy_arrays(), learner.state_arrays())
+            assert again.learn() is None, "what was learned from is not due again"
+            more = experience_of(cast, cast.player.play_steps(16))
+            for each in (learner, again):
+                each.take([more])
+            assert (learner.learn() is None) == (again.learn() is None)
+        finally:
+            again.close()
+    finally:
+        cast.player.close()
+        learner.close()
+
+
+def test_an_evaluator_plays_whole_episodes_and_stops_with_the_program():
+    algorithm = algorithm_of("dqn")
+    learner = algorithm.make_learner(seed=1)
+    stopping = False
+    cast = algorithm.make_evaluation(seed=3, should_stop=lambda: stopping)
+    try:
+        cast.acting.load(policy_of(learner, 0))
+        assert len(cast.player.play_episodes(3).episodes) == 3
+        stopping = True
+        with pytest.raises(ProgramStopped):
+            cast.player.play_episodes(1)
+    finally:
+        cast.player.close()
+        learner.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ({"agent": "nobody"}, "one of dmpo, dqn"),
+        ({"agent": "no.such:Agent"}, "cannot be loaded"),
+        ({"agent": "topology.agents.dqn.config:DQNConfig"}, "a DistributedAgent"),
+        ({"agent_settings": ("num_actors=3",)}, "num_actors is num_workers here"),
+        ({"agent_settings": ("depth=3",)}, "has no setting 'depth'"),
+        ({"agent_settings": ("depth",)}, "NAME=VALUE"),
+        ({"agent_settings": ("batch_size=0",)}, "batch_size=0"),
+        ({"agent_settings": ("samples_per_insert=none",)}, "when the trainer's turn is"),
+        ({"synchronization": "sync"}, "whole episodes"),
+        ({"synchronization": "sync", "num_episodes": 4, "environments_per_worker": 2}, "1 in SYNC"),
+        ({"normalise_rewards": True}, "normalise_rewards"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, fault):
+    with pytest.raises(ProgramError, match=fault):
+        ScaleOutAgentConfig(**settings)
+
+
+def test_settings_of_the_agent_are_written_as_text():
+    config = ScaleOutAgentConfig(
+        agent="r2d2",
+        num_workers=3,
+        seed=5,
+        agent_settings=("hidden_sizes=32", "16", "learning_rate=3e-4", "lstm_size=4"),
+    )
+    agent = load_agent(config)
+    assert agent.config.hidden_sizes == (32, 16)
+    assert (agent.config.learning_rate, agent.config.lstm_size) == (3e-4, 4)
+    assert (agent.config.num_actors, agent.config.seed, agent.config.max_actor_steps) == (3, 5, 50_000)
+
+
+def test_the_graph_is_that_of_every_agent_that_is_scaled_out():
+    graph = scaleout(ScaleOutAgentConfig(agent="impala", num_workers=3)).graph()
+    assert graph.callers_of("trainer/0") == ("worker/0", "worker/1", "worker/2", "evaluator/0")
