@@ -76,7 +76,14 @@ def serve() -> Iterator[Callable[..., Any]]:
         ("reverb.item_selectors", "Fifo Lifo MaxHeap MinHeap Prioritized Uniform"),
         ("reverb.platform.checkpointers_lib", "CheckpointerBase DefaultCheckpointer TempDirCheckpointer"),
         ("reverb.platform.default.checkpointers", "DefaultCheckpointer TempDirCheckpointer default_checkpointer"),
-        ("reverb.pybind", "FifoSelector HeapSelector ItemSelector LifoSelector PrioritizedSelector RateLimiter"),
+        (
+            "reverb.pybind",
+            "AutoTunedChunkerOptions Checkpointer ChunkerOptions Client ConstantChunkerOptions FifoSelector "
+            "HeapSelector ItemSelector LifoSelector PrioritizedSelector RateLimiter Server StructuredWriter Table "
+            "TableExtension TrajectoryWriter UniformSelector WeakCellRef Writer create_default_checkpointer "
+            "selector_from_proto",
+        ),
+        ("reverb.cc.patterns_pb2", "Condition PatternNode StructuredWriterConfig"),
         ("reverb.rate_limiters", "MinSize Queue RateLimiter SampleToInsertRatio Stack"),
         ("reverb.replay_sample", "ReplaySample SampleInfo"),
         ("reverb.reverb_types", "Fifo Heap Lifo Prioritized SelectorType SpecNest TableInfo Uniform"),
@@ -140,6 +147,8 @@ def test_names_that_are_not_provided_say_what_to_use() -> None:
     with pytest.raises(AttributeError, match=r"'ReplayDataset'.*use reverb\.TimestepDataset"):
         _ = reverb.ReplayDataset
     with pytest.raises(AttributeError, match=r"docs/migration/reverb\.md"):
+        _ = reverb.pybind.anything
+    with pytest.raises(AttributeError, match=r"'Sampler'.*use reverb\.Client\.sample"):
         _ = reverb.pybind.Sampler
     with pytest.raises(ModuleNotFoundError, match=r"reverb\.server_executable is not among the modules"):
         import_module("reverb.server_executable")
@@ -155,6 +164,8 @@ def test_aliases_are_the_same_things() -> None:
     assert pybind.HeapSelector(min_heap=True) == reverb.selectors.MinHeap()
     assert isinstance(reverb.selectors.Prioritized(0.6), pybind.PrioritizedSelector)
     assert isinstance(reverb.selectors.MaxHeap(), reverb_types.SelectorType)
+    assert isinstance(reverb.selectors.MinHeap(), reverb_types.Heap)
+    assert not isinstance(reverb.selectors.Fifo(), pybind.HeapSelector)
     assert reverb.SampleInfo.zeros() == replay_sample.SampleInfo(0, 0.0, 0, 0.0, 0)
     assert issubclass(errors.DeadlineExceededError, errors.ReverbError)
 
@@ -181,6 +192,10 @@ def test_info_of_samples(serve: Any) -> None:
         info = next(client.sample("table", 1))[0].info
         assert (info.table_size, info.probability, info.priority) == (i, pytest.approx(1 / i), 1.0)
         assert [type(field) for field in info] == [int, float, int, float, int]
+    client.mutate_priorities("table", updates={info.key: 5.0})
+    whole = {sample.info for sample in client.sample("table", 200, emit_timesteps=False)}
+    assert {found.priority for found in whole if found.key == info.key} == {5.0}
+    assert {found.priority for found in whole if found.key != info.key} == {1.0}
 
 
 def test_priorities_decide_and_can_be_changed_and_deleted(serve: Any) -> None:
@@ -223,6 +238,20 @@ def test_arguments_of_the_client_are_checked(serve: Any, call: Any, text: str) -
         call(serve(make_table()))
 
 
+def test_what_sample_cannot_give_is_said_in_the_words_of_the_original(serve: Any) -> None:
+    client = serve(make_table("a"), make_table("b"))
+    with client.trajectory_writer(2) as writer:
+        for i in range(2):
+            writer.append({"o": i, "r": i})
+        writer.create_item("a", 1.0, {"o": writer.history["o"][:], "r": writer.history["r"][-1:]})
+    with pytest.raises(
+        ValueError, match=r"^Can't split non timestep trajectory into timesteps\. .* emit_timesteps=False"
+    ):
+        next(client.sample("a"))
+    with pytest.raises(ValueError, match=r'^Could not find table "c"\. The following tables exists: a, b\.$'):
+        next(client.sample("c", unpack_as_table_signature=True))
+
+
 @pytest.mark.parametrize(
     "call",
     [
@@ -257,6 +286,28 @@ def test_the_first_writer(serve: Any, most: int | None) -> None:
     writer.create_item("table", 1, 1.0)
     writer.close(retry_on_unavailable=False)
     assert client.server_info()["table"].current_size == 4
+    whole = {len(sample.data[0]) for sample in client.sample("table", 100, emit_timesteps=False)}
+    assert whole == {1, 2}
+    writer.close()
+    with pytest.raises(ValueError, match="Cannot reuse already closed Writer"), writer:
+        pass
+    with client.writer(1) as writer:
+        writer.append([5])
+    writer.close()
+    with pytest.raises(RuntimeError, match="the writer is closed"):
+        writer.append([6])
+
+
+def test_a_table_without_signature_takes_anything_and_a_queue_keeps_its_order(serve: Any) -> None:
+    client = serve(reverb.Table.queue("queue", 10))
+    values = [np.zeros((3, 3), np.float32), 1, np.ones((2, 2, 2), np.uint8), b"text", np.zeros((0, 4)), True]
+    for value in values:
+        client.insert([value], {"queue": 1.0})
+    client.insert({"x": 1.5, "y": [2]}, {"queue": 1.0})
+    *found, last = [steps[0].data for steps in client.sample("queue", len(values) + 1)]
+    assert [leaf.shape for (leaf,) in found] == [np.shape(value) for value in values]
+    assert [leaf.tolist() for (leaf,) in found] == [v.tolist() if isinstance(v, np.ndarray) else v for v in values]
+    assert [leaf.item() for leaf in last] == [1.5, 2]
 
 
 def test_trajectories_come_as_the_table_s_signature_says(serve: Any) -> None:
@@ -302,9 +353,29 @@ def test_server_info(serve: Any) -> None:
     assert (a.rate_limiter_info.insert_stats.completed, a.rate_limiter_info.sample_stats.completed) == (3, 10)
     assert (a.num_episodes, a.num_deleted_episodes) == (3, 0)
     assert isinstance(a, reverb_types.TableInfo)
-    assert a.table_worker_time.sleeping_ms >= 0
-    client.reset("a")
-    assert client.server_info()["a"].current_size == 0
+    times = a.table_worker_time
+    assert times.sleeping_ms >= 0
+    assert times.running_ms == times.sampling_ms + times.inserting_ms
+    assert [a.sampler_options.WhichOneof("distribution"), b.remover_options.WhichOneof("distribution")] == [
+        "prioritized",
+        "heap",
+    ]
+    assert client.server_info(timeout=0)["b"].current_size == 0  # 0 is no limit
+
+
+def test_a_reset_table_is_empty_and_counts_anew(serve: Any) -> None:
+    client = serve(make_table(rate_limiter=reverb.rate_limiters.Queue(3)))
+
+    def fill() -> set[int]:
+        for i in range(3):
+            client.insert([i], {"table": 1.0})
+        return {step[0].info.key for step in client.sample("table", 3)}
+
+    before = fill()
+    client.reset("table")
+    info = client.server_info()["table"]
+    assert (info.current_size, info.rate_limiter_info.insert_stats.completed) == (0, 0)
+    assert not fill() & before
 
 
 def test_a_server_that_is_not_there() -> None:
@@ -472,6 +543,22 @@ def test_info_of_tables(sampler: str, remover: str) -> None:
         assert info.remover_options.HasField(remover)
 
 
+@pytest.mark.parametrize(
+    "selector", [*SELECTORS.values(), reverb.selectors.MinHeap(), reverb.selectors.Prioritized(0.3)]
+)
+def test_a_selector_can_be_rebuilt_from_the_info_of_a_table(selector: Any) -> None:
+    options = make_table(sampler=selector).info.sampler_options
+    assert pybind.selector_from_proto(options.SerializeToString()) == selector
+
+
+@pytest.mark.parametrize("wrong", [b"", b"{}", b"[1]", b'{"heap": 1, "prioritized": null}'])
+def test_bytes_that_are_no_options_are_refused(wrong: bytes) -> None:
+    with pytest.raises(ValueError, match="not the options of a selector"):
+        pybind.selector_from_proto(wrong)
+    with pytest.raises(ValueError, match="'distribution', not 'other'"):
+        make_table().info.sampler_options.WhichOneof("other")
+
+
 def test_replace_copies_a_table_with_a_change() -> None:
     table = make_table(sampler=reverb.selectors.Prioritized(0.5), max_times_sampled=3, max_size=77)
     new = table.replace(rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 10, 20.0))
@@ -516,6 +603,8 @@ def test_checkpoints_are_restored_by_name_of_directory(tmp_path: Any) -> None:
         assert server.localhost_client().server_info()["table"].current_size == 1
     with reverb.Server([make_table()]) as server:  # a temporary directory is the default
         assert server.localhost_client().checkpoint()
+    with reverb.Server([make_table()], checkpointer=pybind.create_default_checkpointer(str(tmp_path), "g")) as server:
+        assert server.localhost_client().server_info()["table"].current_size == 1
     for checkpointer in (checkpointers.default_checkpointer(), checkpointers_lib.TempDirCheckpointer()):
         assert isinstance(checkpointer, checkpointers_lib.CheckpointerBase)
 

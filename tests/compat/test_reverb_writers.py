@@ -18,6 +18,7 @@ from topology.nodes.replay.structure import flatten, unflatten
 with provided():
     import reverb
     from reverb import errors, structured_writer, trajectory_writer
+    from reverb.cc import patterns_pb2
     from reverb.structured_writer import Condition
 
 pytestmark = pytest.mark.usefixtures("provided")
@@ -128,6 +129,33 @@ def test_history_is_indexed_by_ints_slices_and_lists(client: Any, writer: Any) -
         writer.create_item(TABLES[0], 1.0, {"x": column[index]})
     writer.flush()
     assert [data[0].tolist() for data in items(client, TABLES[0])] == [1, 3, [1, 2], [2, 3], [1, 3], [2, 1, 3]]
+
+
+def test_history_does_not_reach_back_beyond_its_beginning(writer: Any) -> None:
+    for value in range(3):
+        writer.append({"x": value})
+    column = writer.history["x"]
+    assert column[-3:].numpy().tolist() == column[:9].numpy().tolist() == [0, 1, 2]
+    for index in (slice(-4, None), slice(-4, -1), slice(-5, None, 2), -4):
+        with pytest.raises(ValueError, match=r"cannot contain None: index -\d reaches back beyond the 3 steps"):
+            column[index]
+    with pytest.raises(IndexError):
+        column[3]
+    writer.append({"x": 3})
+    assert column[-4:].numpy().tolist() == [0, 1, 2, 3]
+    writer.end_episode()
+    writer.append({"x": 4})
+    with pytest.raises(ValueError, match="cannot contain None"):
+        writer.history["x"][-2:]
+
+
+def test_cells_say_whether_they_have_expired(client: Any) -> None:
+    with client.trajectory_writer(1) as writer:
+        writer.append([1])
+        first = writer.history[0][-1]
+        assert not first.expired
+        writer.end_episode()
+        assert first.expired
 
 
 @pytest.mark.parametrize(
@@ -315,6 +343,61 @@ def test_patterns_make_the_right_items(client: Any, pattern: Any, wanted: Any) -
     assert [[leaf.tolist() for leaf in data] for data in written(client, [config], steps)] == wanted
 
 
+def test_configs_have_the_fields_of_the_original(client: Any) -> None:
+    pattern = {"x": REF["a"][-3:-1], "y": (REF["b"]["c"][-1], REF["a"][-4::2])}
+    every_second = Condition.step_index() % 2 == 1
+    config = structured_writer.create_config(pattern, TABLES[0], [every_second])
+    assert (config.table, config.priority, list(config.conditions)) == (TABLES[0], 1.0, [every_second])
+    assert config.HasField("pattern_structure")
+    fields = [
+        (node.flat_source_index, *(getattr(node, name) if node.HasField(name) else None for name in NODE_FIELDS))
+        for node in config.flat
+    ]
+    assert fields == [(0, -3, -1, None), (1, None, -1, None), (0, -4, None, 2)]
+    other = structured_writer.create_config({"x": REF["a"][-2:], "y": (REF["b"]["c"][-1], REF["a"][-1])}, "other")
+    assert other.pattern_structure == config.pattern_structure
+    assert structured_writer.create_config({"z": REF["a"][-1]}, "t").pattern_structure != config.pattern_structure
+    for wrong in (config.HasField, config.flat[0].HasField):
+        with pytest.raises(ValueError, match="not 'table'"):
+            wrong("table")
+
+
+NODE_FIELDS = "start", "stop", "step"
+
+
+@pytest.mark.parametrize(
+    ("fields", "wanted"),
+    [
+        ({"step_index": True, "ge": 2}, Condition.step_index() >= 2),
+        ({"step_index": True, "ge": 3, "inverse": True}, Condition.step_index() < 3),
+        ({"steps_since_applied": True, "eq": 4}, Condition.steps_since_applied() == 4),
+        ({"step_index": True, "mod_eq": patterns_pb2.Condition.ModuloEq(mod=3, eq=1)}, Condition.step_index() % 3 == 1),
+        ({"is_end_episode": True, "eq": 1}, Condition.is_end_episode()),
+        ({"flat_source_index": 1, "eq": 0, "inverse": True}, Condition.data([None, None])[1] != 0),
+    ],
+)
+def test_conditions_are_made_of_the_fields_of_the_original(fields: dict[str, Any], wanted: Any) -> None:
+    made = patterns_pb2.Condition(**fields)
+    assert made == wanted
+    assert isinstance(made, patterns_pb2.Condition)
+
+
+def test_a_config_is_made_of_the_fields_of_the_original(client: Any) -> None:
+    node = patterns_pb2.PatternNode(flat_source_index=0, start=-2)
+    config = structured_writer.Config(
+        flat=[node], table=TABLES[0], priority=2.0, conditions=[patterns_pb2.Condition(step_index=True, ge=2)]
+    )
+    assert isinstance(config, structured_writer.Config)
+    assert isinstance(node, patterns_pb2.PatternNode)
+    assert [data[0].tolist() for data in written(client, [config], range(4))] == [[1, 2], [2, 3]]
+    named = structured_writer.create_config({"z": REF["a"][-1]}, "t")
+    again = patterns_pb2.StructuredWriterConfig(flat=[node], pattern_structure=named.pattern_structure, table="t")
+    assert structured_writer.unpack_pattern(again) == {"z": node}
+    for wrong in ({}, {"step_index": True, "is_end_episode": True}, {"step_index": True, "eq": 1, "ge": 1}):
+        with pytest.raises(ValueError, match="looks at one thing and makes one comparison"):
+            patterns_pb2.Condition(**wrong)
+
+
 def test_conditions_on_data_of_other_columns_and_round_robin(client: Any) -> None:
     reference = structured_writer.create_reference_step({"x": None, "keep": None})
     keep = Condition.data({"x": None, "keep": None})["keep"] == True  # noqa: E712
@@ -485,3 +568,20 @@ def test_items_whose_columns_differ_in_length(client: Any, writer: Any) -> None:
     writer.create_item(TABLES[0], 1.0, {"o": writer.history["o"][-4:], "a": writer.history["a"][-4:-1]})
     writer.flush()
     assert [leaf.shape for leaf in items(client, TABLES[0])[0]] == [(3,), (4, 2)]
+
+
+def test_datasets_of_items_whose_columns_differ_in_length() -> None:
+    signature = {"o": Spec((None, 2), "i8"), "a": Spec((None,), "i8")}
+    server = reverb.Server([reverb.Table.queue("queue", 10, signature=signature)])
+    with reverb.Client(f"localhost:{server.port}") as client:
+        with client.trajectory_writer(4) as writer:
+            for i in range(4):
+                writer.append({"o": np.full(2, i), "a": i})
+            for n in (2, 4):
+                writer.create_item("queue", 1.0, {"o": writer.history["o"][-n:], "a": writer.history["a"][-n:-1]})
+        dataset = reverb.TrajectoryDataset.from_table_signature(
+            client.server_address, "queue", 4, rate_limiter_timeout_ms=0
+        )
+        found = [(len(sample.data["o"]), sample.data["a"].tolist()) for sample in dataset.as_numpy_iterator()]
+    assert found == [(2, [2]), (4, [0, 1, 2])]
+    server.stop()

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from topology.compat.reverb.signatures import shown_info
 from topology.compat.reverb.writers import StructuredWriter, TrajectoryWriter
-from topology.errors import ReplayDeadlineExceeded
+from topology.errors import ReplayDeadlineExceeded, ReplayError, TableNotFound
 from topology.nodes.replay import Client as OurClient
 from topology.nodes.replay import ReplaySample, TableInfo
 from topology.nodes.replay.structure import flatten, unflatten
@@ -35,8 +35,9 @@ class Client(OurClient):
         return f"Client, server_address={self.server_address}"
 
     def server_info(self, timeout: float | None = None) -> dict[str, TableInfo]:
+        """See our client; 0 waits for ever, as there."""
         try:
-            infos = super().server_info(timeout)
+            infos = super().server_info(timeout or None)
         except ReplayDeadlineExceeded as error:
             text = f"ServerInfo call did not complete within provided timeout of {timeout}s"
             raise ReplayDeadlineExceeded(f"{text}: {error}") from error
@@ -57,16 +58,41 @@ class Client(OurClient):
         emit_timesteps: bool = True,
         unpack_as_table_signature: bool = False,
     ) -> Iterator[Any]:
+        """See our client.
+
+        Raises:
+            ValueError: `emit_timesteps` for an item that is not a sequence of steps; or `unpack_as_table_signature` for
+                a table that is not there.
+        """
+        if unpack_as_table_signature:
+            self._look_up(table)
         samples = super().sample(
             table, num_samples, emit_timesteps=emit_timesteps, unpack_as_table_signature=unpack_as_table_signature
         )
-        for sample in samples:
+        while (sample := _next(samples)) is not None:
             yield list(map(_with_arrays, sample)) if emit_timesteps else _with_arrays(sample)
+
+    def _look_up(self, table: str) -> None:
+        try:
+            self.signature(table)
+        except TableNotFound as error:
+            found = ", ".join(self._signatures)
+            raise TableNotFound(f'Could not find table "{table}". The following tables exists: {found}.') from error
 
     def structured_writer(self, configs: Any) -> Any:
         if not configs:
             raise ValueError("At least one config must be provided.")
         return super().structured_writer(configs)
+
+
+def _next(samples: Iterator[Any]) -> Any:
+    """The next of the samples; None at the end."""
+    try:
+        return next(samples, None)
+    except ReplayError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"Can't split non timestep trajectory into timesteps. {error}") from None
 
 
 def _with_arrays(sample: ReplaySample) -> ReplaySample:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from typing import Any, ClassVar, TypeVar, final
 
 from topology.compat.reverb.texts import dtype_text, shape_text
 from topology.errors import ReplayDeadlineExceeded
@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 @final
 class TrajectoryWriter(OurTrajectoryWriter):
     """See `reverb.Client.trajectory_writer`."""
+
+    clips_history: ClassVar[bool] = False
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         try:

@@ -50,6 +50,13 @@ class TFClient:
         """Address of the server."""
         return self._server_address
 
+    @property
+    def dataset(self) -> Any:
+        """Gone, as in Reverb."""
+        raise AttributeError(
+            "TFClient.dataset is not there, as in Reverb by now: use reverb.TimestepDataset or reverb.TrajectoryDataset"
+        )
+
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
     def sample(self, table: Any, data_dtypes: Any, name: str | None = None) -> ReplaySample:
         """One item, or its first step when it is a sequence. Blocks until the rate limiter lets it pass.

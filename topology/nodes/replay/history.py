@@ -57,10 +57,16 @@ class Spans:
 
     Attributes:
         known: by index, those made lately; valid while `at` and `origin` are the buffer's.
+
+    Args:
+        buffer: the writer's steps.
+        clips: whether an index that reaches back beyond the history means what is there of it, as in a list; otherwise
+            it is refused.
     """
 
-    def __init__(self, buffer: StepBuffer) -> None:
+    def __init__(self, buffer: StepBuffer, *, clips: bool = True) -> None:
         self._buffer = buffer
+        self._clips = clips
         self._form_of: dict[tuple[Any, ...], int] = {}
         self._next_form = itertools.count(0, _FORM_STRIDE)
         self.known: dict[Any, Span] = {}
@@ -70,6 +76,7 @@ class Spans:
 
         Raises:
             IndexError: the history has no such step.
+            ValueError: it reaches back beyond the history, and that is refused.
         """
         buffer = self._buffer
         span = self.known.get(index)
@@ -78,6 +85,8 @@ class Spans:
         if len(self.known) >= _MOST_FORMS:
             self.known.clear()
         steps = range(buffer.history_first, buffer.next_step)
+        if not self._clips:
+            _refuse_what_is_beyond(steps, index)
         if isinstance(index, tuple):
             span = self.make(steps[slice(*index)])
         else:
@@ -99,6 +108,15 @@ class Spans:
                 self._form_of.clear()
             form = self._form_of[shape] = next(self._next_form)
         return Span(buffer, steps, is_squeezed, form)
+
+
+def _refuse_what_is_beyond(steps: range, index: int | tuple[Any, Any, Any]) -> None:
+    start = index[0] if isinstance(index, tuple) else index
+    if start is not None and start < -len(steps):
+        raise ValueError(
+            f"a column of a trajectory cannot contain None: index {start} reaches back beyond the {len(steps)} steps "
+            "of the history"
+        )
 
 
 @final

@@ -44,9 +44,12 @@ class Writer:
         self._closed = False
 
     def __enter__(self) -> Writer:
+        if self._closed:
+            raise ValueError("Cannot reuse already closed Writer: make a new one")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: object) -> None:
+        self._closed = True
         self._writer.__exit__(kind, value, traceback)
 
     def append(self, data: Any) -> None:

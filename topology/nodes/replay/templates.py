@@ -14,15 +14,20 @@ __all__ = ["Template"]
 
 @final
 class Template:
-    """Maps structures of steps to columns, and makes new columns for new leaves. Not thread-safe."""
+    """Maps structures of steps to columns, and makes new columns for new leaves. Not thread-safe.
 
-    def __init__(self, buffer: StepBuffer) -> None:
+    Args:
+        buffer: the writer's steps.
+        clips: see `Spans`.
+    """
+
+    def __init__(self, buffer: StepBuffer, *, clips: bool = True) -> None:
         self._buffer = buffer
         self._union: Shape = None
         self._column_of: dict[Path, int] = {}
         self._plans: dict[Shape, list[int]] = {}
         self._history: Any = None
-        self._spans = Spans(buffer)
+        self._spans = Spans(buffer, clips=clips)
         self._latest = Matcher(None)
         self._latest_plan: list[int] | None = None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -56,6 +56,7 @@ class TrajectoryWriter:
 
     Attributes:
         signature_may_be_of_steps: whether items may go to a table whose signature is that of one of their steps.
+        clips_history: whether indices that reach back beyond the history mean what is there of it, as in a list.
 
     Args:
         backend: the client.
@@ -64,6 +65,8 @@ class TrajectoryWriter:
         patience_s: how long to wait for a server that went away; None for ever.
         clock: for timeouts.
     """
+
+    clips_history: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -81,7 +84,7 @@ class TrajectoryWriter:
         self._validate = validate_items
         self._clock = clock
         self._buffer = StepBuffer(backend.regions)
-        self._template = Template(self._buffer)
+        self._template = Template(self._buffer, clips=self.clips_history)
         self._sender = Sender(backend, self._buffer, clock, patience_s)
         self._layout_of: dict[tuple[Any, ...], int] = {}
         self._matcher = Matcher(None)  # of the latest trajectory

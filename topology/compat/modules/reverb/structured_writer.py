@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import TypeAlias
 
+from topology.compat.reverb.configs import Config
 from topology.compat.reverb.patterns import infer_signature
 from topology.compat.reverb.writers import StructuredWriter
 from topology.nodes.replay.structured_writer import (
     Condition,
-    Config,
     Pattern,
     ReferenceStep,
     create_config,

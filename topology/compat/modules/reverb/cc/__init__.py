@@ -1,0 +1,1 @@
+"""`reverb.cc`: of the original's protocol buffers, those that programs build."""
