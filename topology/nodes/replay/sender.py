@@ -114,16 +114,20 @@ class Sender:
         if self._is_due():
             self._send()
 
+    def is_flushed(self, most_unfinished: int) -> bool:
+        """Whether `flush` has nothing to do. Items to come are sent in time for the same question."""
+        # One half is under way while the other is gathered: who waits for a message sent no earlier than needed waits
+        # for all of it.
+        self._enough = min(max(most_unfinished // 2, 1), _SEND_ITEMS)
+        return self.unfinished <= most_unfinished
+
     def flush(self, most_unfinished: int, deadline: Deadline) -> None:
         """Blocks until at most so many items are not in their tables.
 
         Raises:
             ReplayDeadlineExceeded: the deadline passed.
         """
-        # One half is under way while the other is gathered: who waits for a message sent no earlier than needed waits
-        # for all of it.
-        self._enough = min(max(most_unfinished // 2, 1), _SEND_ITEMS)
-        if self.unfinished <= most_unfinished:
+        if self.is_flushed(most_unfinished):
             return
         if self._buffered > most_unfinished:
             self._send(deadline)

@@ -362,9 +362,12 @@ class TrajectoryWriter:
         """
         if block_until_num_items < 0:
             raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
+        sender = self._sender
+        if not (self._closed or sender.has_failed) and sender.is_flushed(block_until_num_items):
+            return
         deadline = Deadline(None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3, self._clock)
         self._begin(deadline)
-        self._sender.flush(block_until_num_items, deadline)
+        sender.flush(block_until_num_items, deadline)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes all items, closes an open step and begins a new episode.
