@@ -63,7 +63,8 @@ def test_an_agent_learns_from_what_its_workers_stored_and_goes_on_after_a_restar
         first = policy_of(learner, 0)
         cast.acting.load(first)
         teach(learner, cast, updates=2)
-        assert learner.steps and learner.steps % 16 == 0
+        assert learner.steps
+        assert learner.steps % 16 == 0
         newer = policy_of(learner, 1)
         assert any((newer.arrays[name] != first.arrays[name]).any() for name in first.arrays)
         cast.acting.load(newer)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from topology.agents.core.config import CheckedConfig
+from topology.agents.core.synchronization import Synchronization, synchronization_of, unsupported
 
 __all__ = [
     "A2CConfig",
@@ -127,7 +128,13 @@ class FlowConfig(LearningSettings):
         max_restarts: how often each worker may fail and be asked again, or be started again by its launcher.
         leave_out: whether the plan goes on without a worker that has failed more often.
         devices: devices that the learner spreads its minibatches over.
+        synchronization: "sync" (rounds of all workers, each played with exactly the newest weights) or "async"
+            (fragments as they come); each algorithm says which it supports.
+        max_staleness: ASYNC: experience is dropped whose weights were so many updates older than the newest when it
+            came; None for no bound.
     """
+
+    supported_synchronizations: ClassVar[tuple[Synchronization, ...]] = (Synchronization.SYNC,)
 
     environment: str = "gym:CartPole-v1"
     num_actors: int = 2
@@ -140,6 +147,12 @@ class FlowConfig(LearningSettings):
     max_restarts: int = 0
     leave_out: bool = False
     devices: int = 1
+    synchronization: Synchronization = Synchronization.SYNC
+    max_staleness: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "synchronization", synchronization_of(self.synchronization))
+        super().__post_init__()
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
@@ -152,6 +165,12 @@ class FlowConfig(LearningSettings):
         if self.max_actor_steps is not None and self.max_actor_steps < 1:
             yield f"max_actor_steps={self.max_actor_steps}: at least 1, or None for a run without end"
         yield from self.one_below_one("hidden_sizes")
+        yield from unsupported(self.synchronization, self.supported_synchronizations, type(self).__name__)
+        if self.max_staleness is not None:
+            if self.max_staleness < 0:
+                yield f"max_staleness={self.max_staleness}: at least 0, or None for no bound"
+            if self.synchronization is Synchronization.SYNC:
+                yield f"max_staleness={self.max_staleness}: in SYNC nothing is stale; leave it out"
 
     @property
     def steps_per_round(self) -> int:
@@ -230,6 +249,9 @@ class IMPALAConfig(ActorCriticConfig):
         max_ratio: importance weights are clipped to this; rho-bar in the paper.
     """
 
+    supported_synchronizations: ClassVar[tuple[Synchronization, ...]] = (Synchronization.SYNC, Synchronization.ASYNC)
+
+    synchronization: Synchronization = Synchronization.ASYNC
     environments_per_actor: int = 4
     fragment_length: int = 20
     train_batch_size: int = 160
@@ -248,6 +270,8 @@ class IMPALAConfig(ActorCriticConfig):
         yield from super().faults()
         yield from self.below_one("requests_per_actor", "queue_size", "broadcast_interval")
         yield from self.not_positive("max_ratio")
+        if self.num_aggregators and self.synchronization is Synchronization.SYNC:
+            yield f"num_aggregators={self.num_aggregators}: in SYNC the driver joins the fragments of a round; 0"
         if not 0 <= self.num_aggregators <= self.num_actors:
             yield f"num_aggregators={self.num_aggregators}: from 0 to num_actors={self.num_actors}"
 
@@ -263,6 +287,8 @@ class DQNConfig(QLearningSettings, FlowConfig):
         priority_exponent: how strongly errors decide what is drawn; 0 for not at all.
         importance_sampling_exponent: how much of the resulting bias is weighted away; 1 for all.
     """
+
+    supported_synchronizations: ClassVar[tuple[Synchronization, ...]] = (Synchronization.SYNC, Synchronization.ASYNC)
 
     environments_per_actor: int = 4
     fragment_length: int = 8
@@ -286,5 +312,6 @@ class DQNConfig(QLearningSettings, FlowConfig):
 
     @property
     def draws_per_round(self) -> float:
-        """Draws for each round of the workers, so that `samples_per_insert` is kept."""
-        return self.samples_per_insert * self.steps_per_round / self.draw_size
+        """Draws for each round of the workers, in ASYNC for each fragment, so that `samples_per_insert` is kept."""
+        fragments = max(1, self.num_actors) if self.synchronization is Synchronization.ASYNC else 1
+        return self.samples_per_insert * self.steps_per_round / (self.draw_size * fragments)

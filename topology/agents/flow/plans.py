@@ -10,6 +10,7 @@ from topology.nodes.flow import (
     ApplyGradients,
     AsyncGradients,
     AverageGradients,
+    BoundStaleness,
     BroadcastUpdateLearnerWeights,
     ComputeGradients,
     ConcatBatches,
@@ -18,12 +19,12 @@ from topology.nodes.flow import (
     Enqueue,
     LocalIterator,
     LocalReplayBuffer,
-    ParallelRollouts,
     Replay,
     SampleBatch,
     StandardizeFields,
     StandardMetricsReporting,
     StoreToReplayBuffer,
+    SynchronizedRollouts,
     TrainOneStep,
     UpdateTargetNetwork,
     WorkerSet,
@@ -41,7 +42,7 @@ Config = Mapping[str, Any]
 def ppo_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]]:
     """Rounds of all workers, then several passes over minibatches."""
     train_op = (
-        ParallelRollouts(workers, mode="bulk_sync")
+        SynchronizedRollouts(workers, "sync")
         .combine(ConcatBatches(config["train_batch_size"]))
         .for_each(StandardizeFields(config["standardize_fields"]))
         .for_each(
@@ -59,7 +60,7 @@ def ppo_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]
 
 def a2c_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]]:
     """Rounds of all workers, then one update; or gradients of microbatches, averaged."""
-    rollouts = ParallelRollouts(workers, mode="bulk_sync")
+    rollouts = SynchronizedRollouts(workers, "sync")
     size, standardize = config["train_batch_size"], StandardizeFields(config["standardize_fields"])
     train_op: LocalIterator[Any]
     if config["microbatch_size"]:
@@ -83,9 +84,15 @@ def a3c_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]
 
 
 def impala_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]]:
-    """Fragments as they come, joined here or by aggregators, to a learner that has a thread of its own."""
+    """Fragments as they come, joined here or by aggregators, to a learner that has a thread of its own.
+
+    In SYNC rounds of all workers, then one update.
+    """
+    if config.get("synchronization", "async") == "sync":
+        rounds = SynchronizedRollouts(workers, "sync").combine(ConcatBatches(config["train_batch_size"]))
+        return StandardMetricsReporting(rounds.for_each(TrainOneStep(workers)), workers, config)
     gather = gather_experiences_tree_aggregation if config["num_aggregation_workers"] else gather_experiences_directly
-    train_batches = gather(workers, config)
+    train_batches = gather(workers, config).combine(BoundStaleness(workers, config.get("max_staleness")))
     learner = make_learner_thread(workers.local_worker(), config)
     learner.start()
     enqueue_op: LocalIterator[Any] = train_batches.for_each(Enqueue(learner.inqueue))
@@ -111,7 +118,7 @@ def update_priorities(buffer: Any) -> Any:
 
 
 def dqn_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]]:
-    """Rounds of all workers into replay, and batches from it, in turn; after so many steps the target network."""
+    """Experience of the workers into replay, and batches from it, in turn; after so many steps the target network."""
     buffer = LocalReplayBuffer(
         learning_starts=config["learning_starts"],
         capacity=config["buffer_size"],
@@ -120,7 +127,10 @@ def dqn_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, Any]
         prioritized_replay_beta=config["prioritized_replay_beta"],
         seed=config.get("seed"),
     )
-    store_op = ParallelRollouts(workers, mode="bulk_sync").for_each(StoreToReplayBuffer(local_buffer=buffer))
+    rollouts = SynchronizedRollouts(
+        workers, config.get("synchronization", "sync"), max_staleness=config.get("max_staleness")
+    )
+    store_op = rollouts.for_each(StoreToReplayBuffer(local_buffer=buffer))
     replay_op = (
         Replay(local_buffer=buffer)
         .for_each(TrainOneStep(workers, sgd_minibatch_size=config["sgd_minibatch_size"], seed=config.get("seed", 0)))

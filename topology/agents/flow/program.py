@@ -256,6 +256,8 @@ class FlowIMPALA(_FlowActorCritic[IMPALAConfig]):
                 max_sample_requests_in_flight_per_worker=config.requests_per_actor,
                 learner_queue_size=config.queue_size,
                 broadcast_interval=config.broadcast_interval,
+                synchronization=str(config.synchronization),
+                max_staleness=config.max_staleness,
             ),
         )
 
@@ -278,6 +280,8 @@ class FlowDQN(FlowAgent[DQNConfig]):
                 prioritized_replay_beta=config.importance_sampling_exponent,
                 target_network_update_freq=config.target_update_period,
                 draws_per_round=config.draws_per_round,
+                synchronization=str(config.synchronization),
+                max_staleness=config.max_staleness,
             ),
         )
 

@@ -15,7 +15,7 @@ from topology.agents.core.vector import VectorLoop
 from topology.agents.flow.policy import STATELESS, JaxPolicy
 from topology.context import StopToken
 from topology.nodes.courier.client import Client
-from topology.nodes.flow import Plan, PlanRunner, RolloutWorker, WorkerFailures
+from topology.nodes.flow import STALENESS, STEPS_DROPPED_COUNTER, Plan, PlanRunner, RolloutWorker, WorkerFailures
 
 __all__ = ["AgentRunner", "play"]
 
@@ -127,6 +127,8 @@ class AgentRunner(PlanRunner):
             "episode_return": result["episode_reward_mean"],
             "episode_length": result["episode_len_mean"],
             "steps_trained": info.get("num_steps_trained", 0),
+            "staleness": info.get(STALENESS, 0),
+            "steps_dropped": info.get(STEPS_DROPPED_COUNTER, 0),
             "healthy_workers": result["num_healthy_workers"],
         }
         if self._max_steps is not None:

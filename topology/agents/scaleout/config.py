@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, final
 
 from topology.agents.core.config import CheckedConfig
+from topology.agents.core.synchronization import Synchronization, synchronization_of, unsupported
 from topology.agents.flow.config import (
     DQNConfig,
     FlowConfig,
@@ -26,17 +26,6 @@ FlowConfigT = TypeVar("FlowConfigT", bound=FlowConfig)
 
 DEFAULT_SAVE_S = 2.0
 """Seconds between two policies in ASYNC, unless the settings say otherwise."""
-
-
-class Synchronization(enum.StrEnum):
-    """How trainer and workers are kept in step.
-
-    SYNC: what the trainer trains on was made by exactly the newest policy; for algorithms that learn on-policy.
-    ASYNC: nobody waits for anybody while there is something to do; for algorithms that learn off-policy.
-    """
-
-    SYNC = "sync"
-    ASYNC = "async"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +99,7 @@ class ScaleOutSettings(CheckedConfig):
     take_over: bool = False
 
     def __post_init__(self) -> None:
-        try:
-            object.__setattr__(self, "synchronization", Synchronization(self.synchronization))
-        except ValueError:
-            known = ", ".join(map(repr, map(str, Synchronization)))
-            raise ProgramError(f"synchronization={self.synchronization!r}: one of {known}") from None
+        object.__setattr__(self, "synchronization", synchronization_of(self.synchronization))
         super().__post_init__()
 
     @property
@@ -147,10 +132,7 @@ class ScaleOutSettings(CheckedConfig):
         yield from self._faults_of_the_synchronization()
 
     def _faults_of_the_synchronization(self) -> Iterator[str]:
-        if self.synchronization not in self.supported_synchronizations:
-            agent = type(self).__name__.removeprefix("ScaleOut").removesuffix("Config")
-            known = ", ".join(str(one) for one in self.supported_synchronizations)
-            yield f"synchronization={str(self.synchronization)!r}: {agent} learns from what its newest policy did, and supports {known}"  # noqa: E501
+        yield from unsupported(self.synchronization, self.supported_synchronizations, type(self).__name__)
         if self.synchronization is Synchronization.ASYNC:
             if self.num_episodes is not None:
                 yield f"num_episodes={self.num_episodes}: ASYNC has no rounds; set share_steps"

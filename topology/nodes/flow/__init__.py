@@ -44,13 +44,7 @@ from topology.nodes.flow.metrics import (
     SharedMetrics,
     get_shared_metrics,
 )
-from topology.nodes.flow.parallel_iterator import (
-    ParallelIterator,
-    from_actors,
-    from_items,
-    from_iterators,
-    from_range,
-)
+from topology.nodes.flow.parallel_iterator import ParallelIterator
 from topology.nodes.flow.plan import Plan, RunningPlan
 from topology.nodes.flow.queues import Dequeue, Enqueue, Queue, QueueClosed
 from topology.nodes.flow.replay_buffers import ReplayBuffer, SimpleReplayBuffer
@@ -71,7 +65,14 @@ from topology.nodes.flow.rollout_ops import (
 )
 from topology.nodes.flow.runner import PlanRunner
 from topology.nodes.flow.shards import ParallelIteratorWorker, get_global_worker
+from topology.nodes.flow.sources import from_actors, from_items, from_iterators, from_range
 from topology.nodes.flow.stages import Operator
+from topology.nodes.flow.synchronization import (
+    STALENESS,
+    STEPS_DROPPED_COUNTER,
+    BoundStaleness,
+    SynchronizedRollouts,
+)
 from topology.nodes.flow.train_ops import (
     ApplyGradients,
     AverageGradients,
@@ -98,6 +99,8 @@ __all__ = [
     "NUM_TARGET_UPDATES",
     "NUM_WEIGHT_BROADCASTS",
     "NUM_WEIGHT_SYNCS",
+    "STALENESS",
+    "STEPS_DROPPED_COUNTER",
     "STEPS_SAMPLED_COUNTER",
     "STEPS_TRAINED_COUNTER",
     "STEPS_TRAINED_THIS_ITER_COUNTER",
@@ -108,6 +111,7 @@ __all__ = [
     "AsyncGradients",
     "AverageGradients",
     "Batch",
+    "BoundStaleness",
     "BroadcastUpdateLearnerWeights",
     "CollectMetrics",
     "ComputeGradients",
@@ -150,6 +154,7 @@ __all__ = [
     "StandardMetricsReporting",
     "StandardizeFields",
     "StoreToReplayBuffer",
+    "SynchronizedRollouts",
     "TrainOneStep",
     "TrainTFMultiGPU",
     "UpdateTargetNetwork",
