@@ -569,3 +569,22 @@ def _note(seen, got):
         assert experience.steps == 3
         assert experience.columns["observation"][0] == experience.meta["index"]
         seen.setdefault(experience.meta["round"], []).append(experience.meta["index"])
+
+
+# --- deleted ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_memory_that_is_deleted_is_empty_for_all_who_have_it_open(memory, threads):
+    writer, reader, other = memory.begin(max_steps=10).open(), memory.open(), memory.open()
+    for first in range(2):
+        writer.store(steps(4, first))
+    assert numbers(reader.fetch(num_steps=4)) == [0]
+    blocked = threads.submit(writer.store, steps(4, 7), timeout_s=DEADLINE_S)
+    wait_for_blocked(other, 1)
+    other.delete()
+    blocked.result(DEADLINE_S)
+    writer.store(steps(4, 8), timeout_s=DEADLINE_S)
+    assert numbers(reader.fetch(num_steps=8, timeout_s=DEADLINE_S)) == [7, 8]
+    assert reader.fetch_available() == []
+    other.delete()
+    assert other.fetch_available() == []

@@ -458,3 +458,18 @@ def test_packed_and_plain_writers_may_share_a_memory(raw):
 def test_a_packing_that_is_not_there_is_refused(redis_server):
     with pytest.raises(ValueError, match="no packing 'rar'"):
         open_memory_backend(redis_server.url, name=NAME, packing="rar")
+
+
+def test_of_a_memory_that_is_deleted_the_server_keeps_nothing(redis_server):
+    import redis
+
+    with open_memory_backend(redis_server.url, name="deleted") as memory:
+        for first in range(3):
+            memory.store({"x": np.arange(first + 1)})
+        memory.acknowledge(memory.fetch(num_steps=1))
+        memory.fetch(num_steps=2)
+        memory.delete()
+        with redis.Redis.from_url(redis_server.url) as client:
+            left = [key for key in client.scan_iter("topology:{deleted}:*") if b":writer:" not in key]
+            assert left == []
+            assert all(client.ttl(key) > 0 for key in client.scan_iter("topology:{deleted}:*"))

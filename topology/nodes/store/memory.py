@@ -167,6 +167,16 @@ class MemoryBackend(abc.ABC):
         """Counts at this moment."""
 
     @abc.abstractmethod
+    def delete(self) -> None:
+        """Deletes all that is stored, whoever has or waits for it. Handles that are open go on with an empty memory.
+
+        For when a run is over: what a server keeps for it is gone then.
+
+        Raises:
+            StoreUnavailable: the server behind it is not there, or does not let us in.
+        """
+
+    @abc.abstractmethod
     def close(self) -> None:
         """Closes this handle; what is stored stays. Calls that wait in it raise `StoreClosed`. Idempotent."""
 

@@ -15,10 +15,10 @@ from typing import Any, final
 from topology.clock import Deadline
 from topology.errors import StoreClosed, StoreDataError, StoreDeadlineExceeded, StoreFull, StoreUnavailable
 from topology.nodes.store import redis_scripts as scripts
+from topology.nodes.store.bounds import check_fits, check_reachable
 from topology.nodes.store.codec import Buffer, encode, size_of
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats, Parcel
-from topology.nodes.store.memory_service import check_fits, check_reachable
 from topology.nodes.store.packing import check_packing
 from topology.nodes.store.redis_entries import Entry, RedisWriter, amount_of, enough, entry_of, experience_of
 from topology.nodes.store.redis_link import Call, RedisLink
@@ -244,6 +244,10 @@ class RedisMemory(MemoryBackend):
             waiting_bytes=nbytes - held_bytes,
             writers_blocked=blocked,
         )
+
+    def delete(self) -> None:
+        """See `MemoryBackend`. What remains of its writers, a line each, the server forgets within a day."""
+        self._link.ask([Call(scripts.DELETE, self._keys("state", "stream", "sizes", "queue", "bell"))])
 
     def close(self) -> None:
         self._link.close()

@@ -47,6 +47,9 @@ class MemoryHandlers:
     def acknowledge(self, ids: list[str]) -> None:
         self._service.acknowledge(ids)
 
+    def clear(self) -> None:
+        self._service.clear()
+
     def stats(self) -> MemoryStats:
         return self._service.stats()
 

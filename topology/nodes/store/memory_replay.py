@@ -18,16 +18,17 @@ from typing import Any, final
 
 import numpy as np
 
-from topology.clock import SYSTEM_CLOCK, Deadline
+from topology.clock import Deadline
 from topology.errors import ReplayDeadlineExceeded, StoreClosed, StoreDeadlineExceeded, StoreFull, StoreUnavailable
 from topology.nodes import replay
 from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.links import SampleCallArguments
+from topology.nodes.store.bounds import check_fits, check_reachable
 from topology.nodes.store.courier_errors import told
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats, Parcel
-from topology.nodes.store.memory_service import check_fits, check_reachable
 from topology.nodes.store.replay_items import Item, items_of
+from topology.nodes.store.replay_room import ReplayRoom
 from topology.nodes.store.replay_writer import ReplayWriter
 from topology.nodes.store.shelf import Shelf, Wish
 
@@ -35,6 +36,7 @@ __all__ = ["ReplayMemory", "memory_tables", "open_replay"]
 
 _SLICE_S = 1.0  # of a wait, after which it looks for room that is taken for nothing
 _MOST_ITEMS = 256  # in one batch
+_NOBODY = bytes(16)  # who reads a memory that was deleted
 
 
 def memory_tables(name: str, *, max_steps: int = MAX_STEPS) -> list[replay.Table]:
@@ -87,7 +89,8 @@ class ReplayMemory(MemoryBackend):
         self._reader: bytes | None = None
         self._shelf: Shelf[Item] = Shelf()
         self._known: dict[str, tuple[int, int]] = {}  # key and steps of what is in the table and was read
-        self._in_vain: tuple[int, float] = 0, 0.0  # room taken for nothing, and since when
+        self._room = ReplayRoom(self._client, name, _SLICE_S / 2)
+        self._room_for_writers = ReplayRoom(self._client, name, _SLICE_S / 2)  # who may look at the same time
         try:
             self._check_tables(patience_s)
         except BaseException:
@@ -122,7 +125,7 @@ class ReplayMemory(MemoryBackend):
                     f"no room for {parcel.steps} steps came in the time allowed, and they were not stored: "
                     f"{self._explain()}"
                 )
-            self._look_for_room(only_if_empty=True)
+            self._room_for_writers.look_for_the_dead(None)
         return self._writer.write(parcel)
 
     # -- the reader ---------------------------------------------------------------------------------------------------
@@ -134,10 +137,13 @@ class ReplayMemory(MemoryBackend):
 
     def _recover(self) -> None:
         self._reader = secrets.token_bytes(16)
-        self._client.insert(np.frombuffer(self._reader, "u1"), {f"{self._name}.reader": 1.0})
+        self._name_reader(self._reader)
         self._shelf.clear()
         self._known.clear()
         self._read(self._info(self._name).current_size)
+
+    def _name_reader(self, reader: bytes) -> None:
+        self._client.insert(np.frombuffer(reader, "u1"), {f"{self._name}.reader": 1.0})
 
     def _fetch(self, wish: Wish, deadline: Deadline) -> list[Experience]:
         check_reachable(wish, self._max_steps)
@@ -158,9 +164,10 @@ class ReplayMemory(MemoryBackend):
     def _read_on(self) -> None:
         """Puts on the shelf what is new."""
         self._check_open()
-        if self._reader is None:
+        newest = _NOBODY if self._reader is None else self._newest_reader()
+        if newest == _NOBODY:
             self._recover()
-        elif self._client.sample_batch(f"{self._name}.reader", 1).data.tobytes() != self._reader:
+        elif newest != self._reader:
             raise StoreClosed(
                 f"another handle has become the reader of memory {self._name!r}, and gets what was not acknowledged; a "
                 "memory has one reader at a time. recover() takes it back"
@@ -170,6 +177,13 @@ class ReplayMemory(MemoryBackend):
         if len(self._known) != size and len(self._known) != self._info(self._name).current_size:
             # Somebody else has deleted items, the server has begun anew, or what was read was lost on the way.
             self._recover()
+
+    def _newest_reader(self) -> bytes:
+        try:
+            data: bytes = self._client.sample_batch(f"{self._name}.reader", 1, timeout_s=_SLICE_S).data.tobytes()
+        except ReplayDeadlineExceeded:
+            return _NOBODY  # the server has begun anew
+        return data
 
     def _read(self, count: int) -> None:
         """Reads `count` items: those of least priority."""
@@ -190,7 +204,7 @@ class ReplayMemory(MemoryBackend):
         try:
             self._client.sample_batch(f"{self._name}.bell", 1, timeout_s=slice_s)
         except ReplayDeadlineExceeded:
-            self._look_for_room()
+            self._room.look_for_the_dead([steps for _, steps in self._known.values()])
 
     def _acknowledge(self, ids: list[str]) -> None:
         with self._reading:
@@ -202,33 +216,7 @@ class ReplayMemory(MemoryBackend):
 
     def _let_go(self, gone: list[tuple[int, int]]) -> None:
         self._client.mutate_priorities(self._name, deletes=[key for key, _ in gone])
-        self._give_room_back(sum(steps for _, steps in gone))
-
-    def _give_room_back(self, steps: int) -> None:
-        while steps > 0:
-            request = SampleCallArguments(f"{self._name}.room", steps, 0.0, some=True)
-            try:
-                steps -= self._client.link.sample(request).keys.size
-            except ReplayDeadlineExceeded:
-                return  # it was given back before: see `_look_for_room`
-
-    def _look_for_room(self, *, only_if_empty: bool = False) -> None:
-        """Gives back the room of those who were killed, once it has been taken for nothing for a while.
-
-        When that was in fact somebody slow, there is more in the memory than its bound allows until that is gone.
-        """
-        tables = self._client.server_info()
-        if only_if_empty and tables[self._name].current_size:
-            return
-        used = 0 if only_if_empty else sum(steps for _, steps in self._known.values())
-        if tables[self._name].current_size != (0 if only_if_empty else len(self._known)):
-            return
-        in_vain, now = tables[f"{self._name}.room"].current_size - used, SYSTEM_CLOCK.monotonic()
-        if in_vain <= 0 or in_vain != self._in_vain[0]:
-            self._in_vain = in_vain, now
-        elif now - self._in_vain[1] >= _SLICE_S / 2:
-            self._give_room_back(in_vain)
-            self._in_vain = 0, now
+        self._room.give_back(sum(steps for _, steps in gone))
 
     # -- both ---------------------------------------------------------------------------------------------------------
 
@@ -251,6 +239,15 @@ class ReplayMemory(MemoryBackend):
             waiting_bytes=None,
             writers_blocked=room.rate_limiter_info.insert_stats.pending,
         )
+
+    def delete(self) -> None:
+        self._check_open()
+        told(self._delete, self._client.server_address)
+
+    def _delete(self) -> None:
+        self._name_reader(_NOBODY)  # the reader that was knows of items that are no more
+        for table in (self._name, f"{self._name}.bell", f"{self._name}.room"):
+            self._client.reset(table)
 
     def close(self) -> None:
         self._closed = True

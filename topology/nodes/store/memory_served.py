@@ -105,6 +105,10 @@ class ServedMemory(MemoryBackend):
         stats: MemoryStats = self._link.call("stats")
         return stats
 
+    def delete(self) -> None:
+        self._check_open()
+        self._link.call("clear")
+
     def close(self) -> None:
         self._closed = True
         self._link.close()

@@ -14,11 +14,12 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, final
 
 from topology.errors import StoreClosed
+from topology.nodes.store.bounds import check_fits, check_reachable
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MemoryStats, Parcel
 from topology.nodes.store.shelf import Shelf, Wish
 
-__all__ = ["MemoryService", "Ticket", "check_fits", "check_reachable"]
+__all__ = ["MemoryService", "Ticket"]
 
 _MOST_WRITERS = 65_536  # whose latest experience is remembered; the idlest are forgotten
 
@@ -51,29 +52,6 @@ class _Wait(NamedTuple):
     reader: int
     wish: Wish
     there: Future[None]
-
-
-def check_fits(steps: int, nbytes: int, max_steps: int, max_bytes: int) -> None:
-    """Refuses what is larger than the whole bound.
-
-    Raises:
-        ValueError: it is.
-    """
-    if steps > max_steps or nbytes > max_bytes:
-        raise ValueError(
-            f"{steps} steps of {nbytes} bytes cannot be stored: the whole memory has max_steps={max_steps} and "
-            f"max_bytes={max_bytes}; store less at a time, or open it with higher bounds"
-        )
-
-
-def check_reachable(wish: Wish, max_steps: int) -> None:
-    """Refuses to wait for more than there may ever be.
-
-    Raises:
-        ValueError: the wish is for more.
-    """
-    if wish.number > max_steps:  # an episode has at least one step
-        raise ValueError(f"{wish} were asked for, but the memory never holds more than max_steps={max_steps}")
 
 
 @final
@@ -194,6 +172,15 @@ class MemoryService:
         _run(ended)
 
     # -- both ---------------------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forgets what is there, delivered or not. Who waits for room gets it."""
+        with self._lock:
+            self._shelf.clear()
+            self._held.clear()
+            self._steps = self._bytes = self._stored = self._acknowledged = 0
+            ended = self._advance()
+        _run(ended)
 
     def stats(self) -> MemoryStats:
         """Counts at this moment."""

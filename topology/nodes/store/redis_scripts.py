@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from topology.nodes.store.redis_scripting import QUEUE, SUMS, script
 
-__all__ = ["ACKNOWLEDGE", "ATTACH", "OPEN", "STATS", "STORE", "TAKE", "WITHDRAW"]
+__all__ = ["ACKNOWLEDGE", "ATTACH", "DELETE", "OPEN", "STATS", "STORE", "TAKE", "WITHDRAW"]
 
 OPEN = script("""
 -- state, stream; max_steps, max_bytes
@@ -237,6 +237,16 @@ ring_who_fits(state, queue)
 return #data_keys
 """
 )
+
+DELETE = script("""
+-- state, stream, sizes, queue, bell.  Who waits for room asks again within a second, and opens it first
+for _, text in ipairs(redis.call('HVALS', KEYS[3])) do
+  local data = string.match(text, '^%d+ %d+ [01] (.+)$')
+  if data then redis.call('UNLINK', data) end
+end
+redis.call('UNLINK', unpack(KEYS))
+return 1
+""")
 
 STATS = script("""
 -- state, queue
