@@ -131,6 +131,14 @@ def test_modules_have_their_names(module: str, names: str) -> None:
         (reverb.checkpointers.DefaultCheckpointer, "path group fallback_checkpoint_path"),
         (reverb.rate_limiters.RateLimiter, "samples_per_insert min_size_to_sample min_diff max_diff"),
         (reverb.rate_limiters.SampleToInsertRatio, "samples_per_insert min_size_to_sample error_buffer"),
+        *(
+            (
+                dataset,
+                "server_address table dtypes shapes max_in_flight_samples_per_worker num_workers_per_iterator "
+                "max_samples_per_stream rate_limiter_timeout_ms max_samples",
+            )
+            for dataset in (reverb.TrajectoryDataset, reverb.TimestepDataset)
+        ),
         (
             reverb.TrajectoryDataset.from_table_signature,
             "server_address table max_in_flight_samples_per_worker num_workers_per_iterator max_samples_per_stream "
@@ -488,6 +496,55 @@ def test_a_server_serves_at_once_and_ends_with_its_last_reference() -> None:
     del forgotten  # the guard of this file's tests finds what it leaves
     with reverb.Client(address) as client, pytest.raises(errors.DeadlineExceededError):
         client.server_info(timeout=0.1)
+
+
+FORK = """
+import os, topology.compat; topology.compat.install(); import reverb
+server = reverb.Server([reverb.Table.queue("queue", 10)])
+clients = [server.localhost_client(), reverb.Client(f"localhost:{server.port}")]
+for client in clients:
+    client.insert([1], {"queue": 1.0})
+child = os.fork()
+for client in clients:
+    client.insert([2], {"queue": 1.0})
+dataset = reverb.TrajectoryDataset(clients[1].server_address, "queue", [int], [(1,)], 1, -1, -1, -1, 1)
+print([sample.data[0].tolist() for sample in dataset.as_numpy_iterator()], flush=True)
+if not child:
+    del server  # a copy: the server goes on
+    os._exit(0)
+print(os.waitpid(child, 0)[1], clients[1].server_info()["queue"].current_size)
+"""
+
+
+def test_a_fork_reaches_the_server_of_its_parent() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    *drawn, last = done.stdout.splitlines()
+    assert (drawn, last, done.stderr, done.returncode) == (["[[1]]", "[[1]]"], "0 4", "", 0)
+
+
+ENDS = {
+    "a server, clients and writers that nobody ended": "",
+    "all in a circle": "box = [server, client, writer]; box.append(box); del server, client, writer",
+    "a thread that waits": "import threading; threading.Thread(target=next, args=(samples,), daemon=True).start()",
+    "a server that was stopped": "server.stop()",
+    "an error": "raise SystemExit(0)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_script_ends_without_a_word(end: str) -> None:
+    code = (
+        "import topology.compat; topology.compat.install(); import reverb\n"
+        "server = reverb.Server([reverb.Table.queue('full', 1), reverb.Table.queue('empty', 1)])\n"
+        "client = reverb.Client(f'localhost:{server.port}'); local = server.localhost_client()\n"
+        "writer = client.trajectory_writer(1); samples = local.sample('empty')\n"
+        "for i in range(2): writer.append([i]); writer.create_item('full', 1.0, writer.history[0][-1:])\n"
+        f"{ENDS[end]}\n"
+    )
+    command = [sys.executable, "-X", "dev", "-W", "error", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
 @pytest.mark.parametrize(

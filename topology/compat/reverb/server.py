@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
-import sys
+import os
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,7 @@ from typing import Any, Self, final
 from topology.compat.reverb.client import Client
 from topology.compat.reverb.signatures import check_signature, shown_info
 from topology.context import try_get_context
+from topology.nodes import courier
 from topology.nodes.replay import Server as OurServer
 from topology.nodes.replay import Table as OurTable
 from topology.nodes.replay import TableInfo, TempDirCheckpointer, rate_limiters, selectors
@@ -154,6 +155,7 @@ class _LazyCheckpointer(CheckpointerBase):
 
 
 _here: weakref.WeakValueDictionary[int, ReplayService] = weakref.WeakValueDictionary()  # by port
+os.register_at_fork(after_in_child=_here.clear)  # a fork has copies of them, which serve nobody
 
 
 @final
@@ -192,22 +194,29 @@ class Server(OurServer):
         )
         self.start()
         _here[self.port] = self._service
+        # No __del__: that may be called when the interpreter has half gone, and of a fork's copy.
+        self._forgotten = weakref.finalize(self, _stop, os.getpid(), self.port, self._service, self._courier)
+        self._forgotten.atexit = False
 
     def __enter__(self) -> Self:
         return self  # it serves already
 
-    def __del__(self) -> None:
-        if hasattr(self, "_stopped") and not sys.is_finalizing():
-            self.stop()
-
     def stop(self) -> None:
-        if not self._stopped.is_set() and _here.get(self.port) is self._service:
-            del _here[self.port]
+        self._forgotten()
         super().stop()
 
     def localhost_client(self) -> Client:
         """A client for this process, without a connection; pickled, it becomes one with a connection."""
         return Client(f"localhost:{self.port}", service=self._service)
+
+
+def _stop(process: int, port: int, service: ReplayService, server: courier.Server) -> None:
+    if process != os.getpid():
+        return
+    if _here.get(port) is service:
+        del _here[port]
+    service.close()
+    server.stop()
 
 
 def service_here(server_address: str) -> ReplayService | None:

@@ -57,7 +57,7 @@ class Client:
     ) -> None:
         if service is None:
             parse_address(server_address)
-        link = RemoteLink(server_address, secret) if service is None else LocalLink(service)
+        link = RemoteLink(server_address, secret) if service is None else LocalLink(service, server_address, secret)
         self._set_up(server_address, link, patience_s)
 
     def _set_up(self, server_address: str, link: Link, patience_s: float | None = None) -> None:

@@ -92,16 +92,33 @@ class _ReplayDataset(Dataset):
         table: name of the table.
         dtypes: structure of dtypes of the data.
         shapes: structure of shapes; None for a dimension of any length.
-        options: fields of `DatasetOptions`.
+        max_in_flight_samples_per_worker: see `DatasetOptions`, as for all that follow.
 
     Raises:
         ValueError: an option is out of its range, or `dtypes` and `shapes` differ in structure.
     """
 
-    def __init__(self, server_address: str | Client, table: str, dtypes: Any, shapes: Any, **options: int) -> None:
+    def __init__(
+        self,
+        server_address: str | Client,
+        table: str,
+        dtypes: Any,
+        shapes: Any,
+        max_in_flight_samples_per_worker: int,
+        num_workers_per_iterator: int = -1,
+        max_samples_per_stream: int = -1,
+        rate_limiter_timeout_ms: int = -1,
+        max_samples: int = -1,
+    ) -> None:
         self.server_address = server_address
         self.table = table
-        self.options = DatasetOptions(**options)
+        self.options = DatasetOptions(
+            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
+            num_workers_per_iterator=num_workers_per_iterator,
+            max_samples_per_stream=max_samples_per_stream,
+            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+            max_samples=max_samples,
+        )
         leaves, shape = flatten(dtypes)
         sizes = shapes_like(dtypes, shapes)
         self.data_spec = unflatten(

@@ -178,15 +178,26 @@ class _Visit:
 
 @final
 class LocalLink:
-    """Calls a service of this process directly: nothing is pickled."""
+    """Calls a service of this process directly: nothing is pickled. In a fork of the process it calls the server.
 
-    def __init__(self, service: ReplayService) -> None:
+    Args:
+        service: the service.
+        address: of its server.
+        secret: the run's secret.
+    """
+
+    def __init__(self, service: ReplayService, address: str, secret: bytes) -> None:
         self._service = service
+        self._place = address, secret
+        self._process = os.getpid()
+        self._remote: RemoteLink | None = None
 
     def call(self, method: str, *args: Any) -> Any:
         return self.submit(method, *args).result()
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
+        if (elsewhere := self._elsewhere()) is not None:
+            return elsewhere.submit(method, *args)
         future: Future[Any] = Future()
         try:
             result = getattr(self._service, method)(*args)
@@ -199,18 +210,33 @@ class LocalLink:
         return future
 
     def sample(self, request: SampleCallArguments) -> SampleBatch:
+        if (elsewhere := self._elsewhere()) is not None:
+            return elsewhere.sample(request)
         return self.submit_sample(request).result()
 
     def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
+        if (elsewhere := self._elsewhere()) is not None:
+            return elsewhere.submit_sample(request)
         return self.submit(request.method, *request.arguments)
 
     def close(self) -> None:
-        pass
+        if self._remote is not None:
+            self._remote.close()
 
     @property
-    def regions(self) -> None:
-        return None
+    def regions(self) -> RegionPool | None:
+        elsewhere = self._elsewhere()
+        return None if elsewhere is None else elsewhere.regions
 
     @property
     def visit(self) -> int:
-        return 0
+        elsewhere = self._elsewhere()
+        return 0 if elsewhere is None else elsewhere.visit
+
+    def _elsewhere(self) -> RemoteLink | None:
+        """The way to the server from a fork, whose copy of the service serves nobody."""
+        if os.getpid() == self._process:
+            return None
+        if self._remote is None:
+            self._remote = RemoteLink(*self._place)
+        return self._remote
