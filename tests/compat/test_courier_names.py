@@ -17,6 +17,7 @@ from topology.testing import Gate
 with provided():
     import courier
     import launchpad as lp
+    from courier.handlers.python import pybind
     from courier.python import client as client_lib
     from courier.python import py_server
     from launchpad.nodes.courier import courier_utils
@@ -246,13 +247,13 @@ class Sums:
 
 
 def test_a_batch_of_lists() -> None:
-    """Lists and plain values are gathered, arrays are stacked."""
+    """Lists and texts are gathered, arrays and numbers are stacked."""
     server = courier_utils.make_courier_server(Sums(batch_size=3))
 
     @lp.batched_handler(batch_size=2, timeout=20, pad_batch=True)
     def mixed(number: Any, pair: Any, array: Any, *, names: Any) -> Any:
-        assert (number, names) == ([1, 1], [["a"], ["a"]])
-        assert pair[0] == [2, 2]
+        assert (number.tolist(), names) == ([1, 1], [["a"], ["a"]])
+        assert pair[0].dtype == np.float64
         assert pair[1].shape == (2, 3)
         return array, [f"{number[0]}", "b"], {"sum": array.sum(axis=1)}
 
@@ -260,10 +261,53 @@ def test_a_batch_of_lists() -> None:
     with server, courier.Client(server.address) as client:
         waiting = [client.futures.compute([i, i + 1]) for i in range(3)]
         assert [future.result(20).tolist() for future in waiting] == [[3, 6]] * 3
-        waiting = [client.futures.mixed(1, (2, np.ones(3)), np.ones(2), names=["a"]) for _ in range(2)]
+        waiting = [client.futures.mixed(1, (2.0, np.ones(3)), np.ones(2), names=["a"]) for _ in range(2)]
         results = [future.result(20) for future in waiting]
     assert sorted(text for _, text, _ in results) == ["1", "b"]
     assert [(array.tolist(), sums["sum"]) for array, _, sums in results] == [([1, 1], 2)] * 2
+
+
+def test_handlers_as_the_original_builds_them() -> None:
+    """For programs with a `make_courier_server` of their own."""
+    handler = pybind.BuildPyCallHandler(Served().add)
+    batched = pybind.BuildBatchedHandlerWrapper("double", lambda values: 2 * values, 2, 1, 0, True)
+    assert pybind.CallHandler(handler, "add", [1], {"b": 5}) == 6
+    assert pybind.CallHandler(batched, "double", [3]) == 6
+    server = courier.Server("built")
+    server.BindHandler("add", handler)
+    server.BindHandler("double", batched)
+    with server, courier.Client(server.address) as client:
+        assert client.add(1) == 3
+        assert client.double(4) == 8
+
+
+class Lends:
+    """Serves functions that are the values of properties."""
+
+    def __init__(self) -> None:
+        self.evaluated = 0
+
+    @property
+    def handler(self) -> Callable[[int], int]:
+        self.evaluated += 1
+        return lambda number: number + 1
+
+    @property
+    def value(self) -> int:
+        return 5
+
+    @property
+    def not_yet(self) -> Any:
+        raise RuntimeError("whoever evaluates it too early is told so")
+
+
+def test_a_property_may_be_a_method() -> None:
+    lends = Lends()
+    server = courier_utils.make_courier_server(lends)
+    with server, courier.Client(server.address) as client:
+        assert client.handler(1) == client.handler(1) == 2
+        assert courier.list_methods(client) == ["handler"]
+    assert lends.evaluated == 1
 
 
 def test_annotations_may_have_parameters() -> None:

@@ -139,6 +139,24 @@ def test_a_process_is_ended_by_the_stop(manager: WorkerManager) -> None:
     assert not psutil.pid_exists(other.pid)
 
 
+def test_a_notice_of_its_own() -> None:
+    """Whoever copied the original's colocation gives it; nothing is killed below 0, and Ctrl-C stays what it was."""
+    before = signal.getsignal(signal.SIGINT)
+    other = WorkerManager(termination_notice_secs=0.01, handle_user_stop=False, stop_main_thread=True)
+    assert signal.getsignal(signal.SIGINT) == before
+    code = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
+    with no_leaks():
+        other.process_worker("deaf", [sys.executable, "-c", code], stdout=subprocess.PIPE)
+        (process,) = other._active_workers["deaf"]
+        assert isinstance(process, subprocess.Popen)
+        assert process.stdout is not None
+        with process.stdout:
+            process.stdout.readline()
+        other.stop_and_wait()
+        assert process.returncode == -signal.SIGKILL
+        other.cleanup_after_test(None)
+
+
 def test_a_process_that_fails(manager: WorkerManager) -> None:
     manager.process_worker("process", [sys.executable, "-c", "raise SystemExit(7)"])
     with pytest.raises(RuntimeError, match="One of the workers exited with code 7"):

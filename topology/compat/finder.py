@@ -13,6 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import final
 
+from topology.compat.instead import module_hint
+
 __all__ = ["ENVIRONMENT", "PROVIDED", "install", "is_installed", "provided", "uninstall"]
 
 ENVIRONMENT = "TOPOLOGY_COMPAT"
@@ -62,9 +64,7 @@ class _Finder(MetaPathFinder):
         if (spec := PathFinder.find_spec(fullname, path)) is not None:
             return spec  # the program's own
         raise ModuleNotFoundError(
-            f"{fullname} is not among the modules that topology.compat provides; docs/migration.md lists them, and "
-            "what to use instead of the others",
-            name=fullname,
+            f"{fullname} is not among the modules that topology.compat provides: {module_hint(fullname)}", name=fullname
         )
 
     def _is_real(self, top: str) -> bool:
@@ -110,9 +110,9 @@ def install(*, shadow: bool = False) -> None:
     sys.meta_path.insert(0, _Finder(shadow=shadow))
     os.environ[ENVIRONMENT] = _SHADOW if shadow else "1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_SITE), *_python_path()])
-    from topology.compat.status import translate_errors
+    from topology.compat.courier_ways import take_their_ways
 
-    translate_errors()
+    take_their_ways()
 
 
 def install_if_asked() -> None:
@@ -126,9 +126,9 @@ def uninstall() -> None:
     """Provides nothing any more; what was imported stays."""
     if not is_installed():
         return
-    from topology.compat.status import translate_errors
+    from topology.compat.courier_ways import take_their_ways
 
-    translate_errors(False)
+    take_their_ways(False)
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     os.environ.pop(ENVIRONMENT, None)
     os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())

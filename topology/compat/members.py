@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import functools
 from types import GenericAlias
-from typing import Any, final
+from typing import Any, NoReturn, final
 
 from launch.run import Run
 from topology.address import Address, register_endpoints
+from topology.compat.node_members import add, add_node_members
 from topology.context import StopToken
-from topology.node import Node
+from topology.errors import CourierError
 from topology.nodes.colocation import MultiProcessingColocation, MultiThreadingColocation
 from topology.nodes.courier import Client, Server
 from topology.nodes.courier.core import Core
@@ -32,23 +33,18 @@ def add_members() -> None:
         PyNode, PyClassNode, CourierNode, CourierHandle, CacherNode, ReverbNode, ReverbHandle,
         MultiThreadingColocation, MultiProcessingColocation, Client, Server,
     ):  # fmt: skip
-        _add(kind, __class_getitem__=classmethod(GenericAlias))  # CourierNode[Worker], PyClassNode[Handle, Worker]
-    _add(
-        Node,
-        _input_handles=property(lambda self: [handle for _, handle in self.input_handles]),
-        _track_handle=lambda _, handle: handle,
-        bind_addresses=lambda _, **__: None,
-        launch_context=property(_launch_context),
+        add(kind, __class_getitem__=classmethod(GenericAlias))  # CourierNode[Worker], PyClassNode[Handle, Worker]
+    add_node_members()
+    add(Address, bind=_bind_address, assign=lambda self, node: node.allocate_address(self))
+    add(Client, __init__=_construct_client)
+    add(
+        Server,
+        BindHandler=Server.bind,
+        BindCacher=_refuse_cacher,
+        SetIsHealthy=lambda _, __: None,
+        has_started=property(lambda self: self._engine is not None),
     )
-    _add(PyClassNode, _construct_instance=lambda self: self._call())
-    for colocation in (MultiThreadingColocation, MultiProcessingColocation):
-        _add(colocation, add_node=lambda self, node: self.nodes.append(node))
-    _add(CourierNode, courier_address=property(lambda self: self._address))
-    _add(ReverbNode, reverb_address=property(lambda self: self._address))
-    _add(Address, bind=_bind_address, assign=lambda self, node: node.allocate_address(self))
-    _add(Client, __init__=_construct_client)
-    _add(Server, SetIsHealthy=lambda _, __: None, has_started=property(lambda self: self._engine is not None))
-    _add(
+    add(
         Run,
         join=lambda self: self.wait(),
         stop_and_wait=lambda self: self.stop(),
@@ -57,17 +53,6 @@ def add_members() -> None:
         stop_event=lambda self: self.stop_token.event,
         _active_workers=property(_active_workers),
     )
-
-
-def _add(kind: type, **members: object) -> None:
-    for name, member in members.items():
-        setattr(kind, name, member)
-
-
-def _launch_context(_: Node[Any]) -> Any:
-    from launchpad.context import get_context  # type: ignore[import-not-found]  # the one that is provided
-
-    return get_context()
 
 
 def _construct_client(
@@ -93,6 +78,13 @@ def _construct_client(
 
 
 _our_client = Client.__init__
+
+
+def _refuse_cacher(server: Server, *_: Any, **__: Any) -> NoReturn:
+    raise CourierError(
+        f"{server!r}: BindCacher() is not provided. A node that answers for another is lp.CacherNode(handle, "
+        "refresh_interval_ms=, stale_after_ms=)"
+    )
 
 
 def _bind_address(address: Address, builder: Any) -> None:

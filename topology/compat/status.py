@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
 from topology import errors
+from topology.compat.computed import Computed
 from topology.nodes.courier import codec
 
 __all__ = ["Status", "StatusCode", "StatusNotOk", "translate_errors"]
@@ -86,18 +87,7 @@ def translate_errors(wanted: bool = True) -> None:
     codec.set_remote_error_adapter(_as_status if wanted else None)
     for kind in _kinds_of(errors.CourierError):
         kind.code = StatusCode(kind.code)  # equal to the number, and prints its name
-    errors.CourierError.status = _Computed(_status)  # type: ignore[attr-defined]  # the original's spelling
-
-
-@final
-class _Computed:
-    """A property that gives way to an attribute of the object: a user's error may have one of that name."""
-
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
-
-    def __get__(self, error: Any, owner: type) -> Any:
-        return self if error is None else self._function(error)
+    errors.CourierError.status = Computed(_status)  # type: ignore[attr-defined]  # the original's spelling
 
 
 def _status(error: errors.CourierError) -> Status:
@@ -160,7 +150,7 @@ def _make_status_kind(kind: type[Exception]) -> type[Exception] | None:
     if not hasattr(kind, "code"):
         attributes["code"] = _code_of(kind)
     if not hasattr(kind, "message"):
-        attributes["message"] = _Computed(str)
+        attributes["message"] = Computed(str)
     bases = (errors.CourierError,) if issubclass(errors.CourierError, kind) else (kind, errors.CourierError)
     try:
         return type(kind.__name__, bases, attributes)

@@ -66,12 +66,23 @@ class WorkerManager:
         register_in_thread: `lp.wait_for_stop()` and its relatives speak of this manager in this thread, too, until
             `cleanup_after_test`.
         register_signals: SIGTERM, and the first Ctrl-C, stop the workers, while any are there. Main thread only.
+        termination_notice_secs: instead of the flag; below 0 nothing is ever killed.
+        handle_user_stop: whether Ctrl-C is among the signals.
+        stop_main_thread: accepted; this thread hears of a stop as its workers do.
     """
 
     def __init__(
-        self, kill_main_thread: bool = True, register_in_thread: bool = False, register_signals: bool = True
+        self,
+        kill_main_thread: bool = True,
+        register_in_thread: bool = False,
+        register_signals: bool = True,
+        *,
+        termination_notice_secs: float | None = None,
+        handle_user_stop: bool = True,
+        stop_main_thread: bool = False,
     ) -> None:
-        del kill_main_thread
+        del kill_main_thread, stop_main_thread
+        self._notice_s = termination_notice_secs
         self._changed = threading.Condition(threading.RLock())  # a signal handler may come while its thread holds it
         self._token = StopToken(lambda _: self._stop())
         self._active_workers: defaultdict[str, list[_Worker]] = defaultdict(list)
@@ -82,7 +93,7 @@ class WorkerManager:
         self._entered = contextlib.ExitStack()
         self._owner = threading.get_ident()
         if register_signals and flag_value("lp_worker_manager_registers_signals") is not False:
-            self._take_signals()
+            self._take_signals((signal.SIGTERM, signal.SIGINT) if handle_user_stop else (signal.SIGTERM,))
         if register_in_thread:
             self._enter_thread()
 
@@ -221,7 +232,7 @@ class WorkerManager:
             return
         self._token.set("the workers are to stop")
         self._send(subprocess.Popen.terminate, psutil.Process.terminate)
-        notice_s = flag_value("lp_termination_notice_secs")
+        notice_s = flag_value("lp_termination_notice_secs") if self._notice_s is None else self._notice_s
         with self._changed:
             active = any(self._active_workers.values())
             if active and self._kill_timer is None and (notice_s is None or notice_s >= 0):
@@ -242,9 +253,9 @@ class WorkerManager:
                 elif isinstance(worker, psutil.Process):
                     to_others(worker)
 
-    def _take_signals(self) -> None:
+    def _take_signals(self, numbers: Sequence[int]) -> None:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in numbers:
                 self._replaced[number] = signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

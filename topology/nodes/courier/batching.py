@@ -57,8 +57,8 @@ def batched_handler(
             there as soon as a thread is free; None for `DEFAULT_TIMEOUT_S`.
         pad_batch: fill an incomplete batch up to `batch_size` by repeating its last call, so that compiled functions
             see one shape only; what comes out for the padding is dropped.
-        gather_lists: what is no array, lists among it, is not stacked but becomes a list with an entry for each call,
-            as in Launchpad; a list among the results is split into its entries.
+        gather_lists: what is neither array nor number, lists among it, is not stacked but becomes a list with an entry
+            for each call, as in Launchpad; a list among the results is split into its entries.
         clock: for tests.
 
     Raises:
@@ -271,6 +271,9 @@ def _run(function: Callable[..., Any], batch: list[_Call], settings: _Settings) 
         call.future.set_result(result)
 
 
+_NUMBERS = (bool, int, float)
+
+
 # --- structures -----------------------------------------------------------------------------------------------------
 
 
@@ -289,7 +292,7 @@ def stack(elements: Sequence[Any], *, gather_lists: bool = False) -> Any:
     if first is None:
         return None
     if children is None:
-        if gather_lists and not hasattr(first, "shape"):
+        if gather_lists and not isinstance(first, _NUMBERS) and not hasattr(first, "shape"):
             return list(elements)
         import numpy as np
 

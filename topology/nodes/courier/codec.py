@@ -16,6 +16,7 @@ import io
 import pickle
 import sys
 import traceback
+from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ __all__ = [
     "encode",
     "encode_call",
     "encode_error",
+    "send_jax_as_numpy",
     "set_remote_error_adapter",
 ]
 
@@ -66,10 +68,8 @@ def encode(value: object) -> Payload:
             return body, [buffer.raw() for buffer in buffers] if buffers else ()
     except (pickle.PicklingError, AttributeError, TypeError):
         pass  # cloudpickle may be able to; when it is not, its own error says why
-    import cloudpickle
-
     buffers = []
-    body = cloudpickle.dumps(value, _PROTOCOL, buffer_callback=buffers.append)
+    body = _cloud_dumps(value, buffers)
     return body, [buffer.raw() for buffer in buffers]
 
 
@@ -161,7 +161,14 @@ def _message(error: BaseException) -> str:
 # --- pickling -------------------------------------------------------------------------------------------------------
 
 _table: dict[type, _Reducer] = {}
-_table_key: tuple[int, bool] = (-1, False)
+_table_key: tuple[int, bool, type | None] = (-1, False, None)
+_jax_as_numpy = False
+
+
+def send_jax_as_numpy(wanted: bool) -> None:
+    """From now on arrays of JAX arrive as numpy's: nothing is put on a device of the receiver, which needs no JAX."""
+    global _jax_as_numpy
+    _jax_as_numpy = wanted
 
 
 def _dumps(value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
@@ -172,16 +179,35 @@ def _dumps(value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
     return stream.getvalue()
 
 
+def _cloud_dumps(value: object, buffers: list[pickle.PickleBuffer]) -> bytes:
+    import cloudpickle
+
+    stream = io.BytesIO()
+    pickler = cloudpickle.Pickler(stream, _PROTOCOL, buffer_callback=buffers.append)
+    if jax_array := _jax_array():
+        pickler.dispatch_table = ChainMap({jax_array: _reduce_jax_array}, pickler.dispatch_table)
+    pickler.dump(value)
+    return stream.getvalue()
+
+
+def _jax_array() -> type | None:
+    """The type of JAX's arrays, where they are to travel as numpy's, and JAX is there."""
+    return getattr(sys.modules.get("jax._src.array"), "ArrayImpl", None) if _jax_as_numpy else None
+
+
 def _dispatch_table() -> dict[type, _Reducer]:
-    """What copyreg knows, and arrays once numpy is there."""
+    """What copyreg knows, arrays once numpy is there, and those of JAX where that is wanted."""
     global _table, _table_key
     numpy = sys.modules.get("numpy")
     ndarray = getattr(numpy, "ndarray", None)  # None also while numpy is half imported by another thread
-    key = (len(copyreg.dispatch_table), ndarray is not None)
+    jax_array = _jax_array()
+    key = (len(copyreg.dispatch_table), ndarray is not None, jax_array)
     if key != _table_key:
         table: dict[type, _Reducer] = dict(copyreg.dispatch_table)
         if ndarray is not None:
             table.setdefault(ndarray, _reduce_array)
+            if jax_array is not None:
+                table[jax_array] = _reduce_jax_array
         _table, _table_key = table, key
     return _table
 
@@ -201,6 +227,15 @@ def _reduce_array(array: np.ndarray[Any, Any]) -> Any:
     # Of the array itself, not of a memoryview: CPython before 3.13 crashes when it collects that with its exporter.
     memory: Any = array.reshape(-1).view("u1")  # a buffer, though its type does not say so before Python 3.12
     return _array, (pickle.PickleBuffer(memory), kind, array.shape, fortran)
+
+
+def _reduce_jax_array(array: Any) -> Any:
+    import numpy as np
+
+    host = np.asarray(array)
+    if host.ndim == 0:
+        return host[()].__reduce_ex__(_PROTOCOL)
+    return _reduce_array(host)
 
 
 _numpy_ndarray: Any = None

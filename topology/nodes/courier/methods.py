@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar, final
 
-__all__ = ["Method", "asynchronous", "is_asynchronous", "public_methods"]
+__all__ = ["Method", "asynchronous", "expose_properties", "is_asynchronous", "public_methods"]
+
+_logger = logging.getLogger(__name__)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -73,17 +76,34 @@ class Method:
 def public_methods(instance: object) -> dict[str, Callable[..., Any]]:
     """The methods of `instance` that may be called from outside: public ones, and `__call__`.
 
-    Properties are not evaluated. Attributes of the instance that are callable count as methods, also those that its
-    `__dir__` names and its `__getattr__` gives, as wrappers do.
+    Properties are not evaluated, but for `expose_properties`. Attributes of the instance that are callable count as
+    methods, also those that its `__dir__` names and its `__getattr__` gives, as wrappers do.
     """
     found: dict[str, Callable[..., Any]] = {}
     for name in dir(instance):
         if name.startswith("_") and name != "__call__":
             continue
         static = inspect.getattr_static(instance, name, None)
-        if isinstance(static, property) or inspect.isclass(static):
+        if inspect.isclass(static) or (isinstance(static, property) and not _properties_count):
             continue
-        value = getattr(instance, name, None)
+        value = _evaluate(instance, name) if isinstance(static, property) else getattr(instance, name, None)
         if callable(value):
             found[name] = value
     return found
+
+
+_properties_count = False
+
+
+def expose_properties(wanted: bool) -> None:
+    """From now on a property whose value can be called is a method, too. It is evaluated once, when it is bound."""
+    global _properties_count
+    _properties_count = wanted
+
+
+def _evaluate(instance: object, name: str) -> Any:
+    try:
+        return getattr(instance, name, None)
+    except Exception:  # any code may run here, and a value that is not there yet is no method
+        _logger.debug("the property %s of %r cannot be evaluated, and is no method", name, instance, exc_info=True)
+        return None

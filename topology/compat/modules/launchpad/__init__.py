@@ -30,8 +30,11 @@ from topology import (
 )
 from topology.compat.batching import batched_handler
 from topology.compat.docker import DockerConfig
+from topology.compat.instead import NAMES, attribute_of
 from topology.compat.members import add_members
 
 add_members()
 
 LAUNCH_TYPE = flags.LAUNCH_TYPE
+
+__getattr__ = attribute_of("launchpad", NAMES)

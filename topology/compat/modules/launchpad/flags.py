@@ -5,9 +5,10 @@ from typing import Any
 
 from launch.launch_types import LaunchType
 
-__all__ = ["LAUNCH_TYPE"]
+__all__ = ["LAUNCH_TYPE", "LP_TERMINATION_NOTICE_SECS"]
 
 LAUNCH_TYPE: Any = None
+LP_TERMINATION_NOTICE_SECS: Any = None
 
 if find_spec("absl") is not None:
     from absl import flags
@@ -18,7 +19,7 @@ if find_spec("absl") is not None:
         [kind.value for kind in LaunchType],
         "How launch() deploys a program that does not say so itself.",
     )
-    flags.DEFINE_integer(
+    LP_TERMINATION_NOTICE_SECS = flags.DEFINE_integer(
         "lp_termination_notice_secs", 10, "Seconds that nodes are given to end by themselves after a stop."
     )
     flags.DEFINE_bool("lp_worker_manager_registers_signals", True, "Accepted; signals are always taken.")
