@@ -21,6 +21,7 @@
         ├── StoreFull            a writer waited in vain for room
         ├── StoreDeadlineExceeded
         ├── StoreUnavailable     the server behind it is not there, or does not let us in
+        │   └── StoreDenied      it is there, and does not let us in
         ├── StoreClosed          this side closed it, or another reader has taken its place
         ├── StoreDataError       what lies there was not written by this project, or is damaged
         ├── PolicyNotFound       no policy of that number is there, or not any more
@@ -58,6 +59,7 @@ __all__ = [
     "StoreClosed",
     "StoreDataError",
     "StoreDeadlineExceeded",
+    "StoreDenied",
     "StoreError",
     "StoreFull",
     "StoreUnavailable",
@@ -232,6 +234,10 @@ class StoreDeadlineExceeded(DeadlineExceeded, StoreError):
 
 class StoreUnavailable(ConnectionBroken, StoreError):
     """The server behind a store is not there, went away for too long, or does not let us in."""
+
+
+class StoreDenied(StoreUnavailable):
+    """The server behind a store is there and does not let us in, or not do this. Waiting does not help."""
 
 
 class StoreClosed(StoreError):

@@ -61,6 +61,8 @@ class ScaleOutSettings(CheckedConfig):
         normalise_observations: whether observations get mean 0 and variance 1, by statistics that all workers share.
         normalise_rewards: whether rewards are divided by the deviation of the discounted returns; shared as well.
         memory_max_steps: steps that may wait in the memory backend; above it the workers wait.
+        server_patience_s: seconds that the servers behind memory backend and data store may be away, or not be there
+            yet: who needs them waits, and goes on when they are back.
         keep_policies: how many of the newest policies the data store keeps.
         evaluation_period_s: seconds from one evaluation to the next, at least; each is of the newest policy then.
         evaluation_episodes: episodes of each evaluation; 0 for a program without an evaluator.
@@ -91,6 +93,7 @@ class ScaleOutSettings(CheckedConfig):
     normalise_observations: bool = False
     normalise_rewards: bool = False
     memory_max_steps: int = 100_000
+    server_patience_s: float = 120.0
     keep_policies: int = 5
     evaluation_period_s: float = 5.0
     evaluation_episodes: int = 10
@@ -119,7 +122,7 @@ class ScaleOutSettings(CheckedConfig):
         yield from super().faults()
         yield from self.below_one("num_workers", "environments_per_worker", "num_steps", "share_steps")
         yield from self.below_one("share_episodes", "keep_policies", "memory_max_steps", "final_evaluation_episodes")
-        yield from self.negative("evaluation_episodes", "evaluation_period_s", "max_restarts")
+        yield from self.negative("evaluation_episodes", "evaluation_period_s", "max_restarts", "server_patience_s")
         yield from self.not_positive("share_timeout_s", "save_s")
         for name in ("max_steps", "num_episodes"):
             value = getattr(self, name)

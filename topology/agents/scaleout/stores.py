@@ -48,7 +48,9 @@ def open_memory(
     if isinstance(memory, replay.Client):
         url = f"replay:{memory.server_address}"
         memory.close()
-        return open_memory_backend(url, name=REPLAY_NAME, max_steps=config.memory_max_steps)
+        return open_memory_backend(
+            url, name=REPLAY_NAME, max_steps=config.memory_max_steps, patience_s=config.server_patience_s
+        )
     if memory is not None:
         return memory
     url = _url(config.memory_backend)
@@ -57,7 +59,9 @@ def open_memory(
             f"memory_backend={url} holds experience in one process, and the nodes of this program have one each: "
             "choose local (without the colon: a node of the program), or redis"
         )
-    return open_memory_backend(url, name=run_name(context), max_steps=config.memory_max_steps)
+    return open_memory_backend(
+        url, name=run_name(context), max_steps=config.memory_max_steps, patience_s=config.server_patience_s
+    )
 
 
 def open_policies(config: ScaleOutSettings, context: NodeContext) -> DataStore:
@@ -71,9 +75,9 @@ def open_policies(config: ScaleOutSettings, context: NodeContext) -> DataStore:
     else:
         url = _url(config.data_store)
     parts = urlsplit(url)
-    if parts.scheme in ("redis", "rediss", "unix") and "name" not in parse_qs(parts.query):
-        return open_data_store(url, keep=config.keep_policies, name=run_name(context))
-    return open_data_store(url, keep=config.keep_policies)
+    shared = parts.scheme in ("redis", "rediss", "unix") and "name" not in parse_qs(parts.query)
+    options = {"name": run_name(context)} if shared else {}
+    return open_data_store(url, keep=config.keep_policies, patience_s=config.server_patience_s, **options)
 
 
 def _url(text: str) -> str:

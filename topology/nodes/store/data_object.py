@@ -18,11 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.errors import StoreError, StoreUnavailable
+from topology.errors import StoreDenied, StoreError, StoreUnavailable
 from topology.nodes.store.codec import Buffer
 from topology.nodes.store.policies import DEFAULT_KEEP, DataStore
 from topology.nodes.store.policy_connection import Connection
 from topology.nodes.store.policy_medium import BlobMissing, Medium
+from topology.nodes.store.policy_patience import patient
 from topology.nodes.store.policy_waits import Wait, check_pauses
 from topology.nodes.store.record_chain import Chain, Files
 from topology.nodes.store.record_store import RecordStore
@@ -39,6 +40,8 @@ _S3_CONFIG: Final = {
     "retries": {"max_attempts": 1},
 }  # s3fs tries again itself
 
+_WITHOUT_CREDENTIALS: Final = {"NoCredentialsError", "PartialCredentialsError"}  # of botocore
+
 # fsspec's file systems in memory look whether a file is there, and make it then: in one process one at a time.
 _one_at_a_time = threading.Lock()
 
@@ -49,6 +52,7 @@ def open_object_store(
     keep: int = DEFAULT_KEEP,
     clock: Clock = SYSTEM_CLOCK,
     poll_s: tuple[float, float] = _POLL_S,
+    patience_s: float = 0.0,
     **storage_options: Any,
 ) -> DataStore:
     """See `open_data_store`. Other options go to the file system, e.g. `endpoint_url`, `key` and `secret` for S3.
@@ -58,7 +62,8 @@ def open_object_store(
         ValueError: the url lacks a bucket.
         StoreUnavailable, StoreError: the store cannot be reached, or does not let us in, or there is no such bucket.
     """
-    store = RecordStore(ObjectMedium(url, storage_options, poll_s=poll_s), keep=keep, clock=clock)
+    medium = patient(ObjectMedium(url, storage_options, poll_s=poll_s), patience_s, clock)
+    store = RecordStore(medium, keep=keep, clock=clock)
     store.check()
     return store
 
@@ -219,15 +224,15 @@ class ObjectMedium(Medium, Files):
                 yield place
         except (StoreError, ImportError):
             raise
-        except PermissionError as error:
-            raise StoreUnavailable(
+        except Exception as error:  # each file system has errors of its own
+            if not (isinstance(error, PermissionError) or type(error).__name__ in _WITHOUT_CREDENTIALS):
+                raise StoreUnavailable(
+                    f"the data store {self._url} cannot be {what}: {type(error).__name__}: {error}; check its address, "
+                    "and that it runs and has room"
+                ) from error
+            raise StoreDenied(
                 f"the data store {self._url} cannot be {what}: it does not let us in ({error}); check the credentials, "
                 "and what they allow"
-            ) from error
-        except Exception as error:  # each file system has errors of its own
-            raise StoreUnavailable(
-                f"the data store {self._url} cannot be {what}: {type(error).__name__}: {error}; check its address, "
-                "and that it runs and has room"
             ) from error
 
 

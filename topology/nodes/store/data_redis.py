@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.errors import StoreDataError, StoreError, StoreUnavailable
+from topology.errors import StoreDataError, StoreDenied, StoreError, StoreUnavailable
 from topology.nodes.store.codec import Buffer
 from topology.nodes.store.policies import DEFAULT_KEEP, DataStore
 from topology.nodes.store.policy_connection import Connection
 from topology.nodes.store.policy_medium import BlobMissing, Medium
+from topology.nodes.store.policy_patience import patient
 from topology.nodes.store.policy_waits import Wait
 from topology.nodes.store.record_store import RecordStore
 
@@ -57,6 +58,7 @@ def open_redis_store(
     clock: Clock = SYSTEM_CLOCK,
     name: str = "",
     io_timeout_s: float = 30.0,
+    patience_s: float = 0.0,
 ) -> DataStore:
     """See `open_data_store`.
 
@@ -66,13 +68,15 @@ def open_redis_store(
         clock: of leases and deadlines.
         name: begins all keys, so that several stores can share a server; by default "policies".
         io_timeout_s: how long the server may take to answer, in seconds.
+        patience_s: how long a server that is not there is waited for, in seconds.
 
     Raises:
         ImportError: the package redis is not installed.
         ValueError: the url makes no sense.
         StoreUnavailable: the server is not there, or does not let us in.
     """
-    store = RecordStore(RedisMedium(url, name=name, io_timeout_s=io_timeout_s), keep=keep, clock=clock)
+    medium = patient(RedisMedium(url, name=name, io_timeout_s=io_timeout_s), patience_s, clock)
+    store = RecordStore(medium, keep=keep, clock=clock)
     store.check()
     return store
 
@@ -181,7 +185,7 @@ class RedisMedium(Medium):
             with self._connection.use() as client:
                 yield client
         except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError) as error:
-            raise StoreUnavailable(
+            raise StoreDenied(
                 f"the data store {self!r} cannot be {what}: the server does not let us in ({error}); check user and "
                 "password in redis://USER:PASSWORD@HOST:PORT/DB"
             ) from error

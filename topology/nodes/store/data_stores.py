@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from topology.nodes.store.policies import DataStore
 
-__all__ = ["GROUP", "find_data_store"]
+__all__ = ["GROUP", "find_data_store", "takes_patience"]
 
 GROUP = "topology.data_stores"
 
@@ -41,3 +42,8 @@ def find_data_store(url: str) -> Callable[..., DataStore]:
             f"file system of fsspec, or install a package with an entry point {scheme!r} in the group {GROUP!r}"
         )
     return open_object_store
+
+
+def takes_patience(opener: Callable[..., object]) -> bool:
+    """Whether what it opens can be told how long to wait for its server."""
+    return "patience_s" in inspect.signature(opener).parameters

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import importlib.metadata
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self, final
 
@@ -205,7 +206,13 @@ def _parcel(columns: Mapping[str, npt.ArrayLike], meta: Mapping[str, Plain] | No
 
 
 def open_memory_backend(
-    url: str | MemoryBackend, *, name: str, max_steps: int = MAX_STEPS, max_bytes: int = MAX_BYTES, **options: Any
+    url: str | MemoryBackend,
+    *,
+    name: str,
+    max_steps: int = MAX_STEPS,
+    max_bytes: int = MAX_BYTES,
+    patience_s: float | None = None,
+    **options: Any,
 ) -> MemoryBackend:
     """A handle of the memory `name` at `url`. The first handle makes it; all must give the same bounds.
 
@@ -216,6 +223,8 @@ def open_memory_backend(
         name: of the memory; the same for all who share it.
         max_steps: most steps it keeps, delivered or not, until they are acknowledged.
         max_bytes: most bytes of columns it keeps so.
+        patience_s: how long a server that is not there, or went away, is waited for, in seconds, before
+            `StoreUnavailable`; None for what the kind does by itself: 30 in ours. Kinds without a server ignore it.
         options: of that kind of backend.
 
     Raises:
@@ -240,6 +249,8 @@ def open_memory_backend(
             f"{url!r} is no address of a memory backend: it begins with its kind and a colon, as in "
             f"'redis://localhost:6379'; known kinds are {known}"
         )
+    if patience_s is not None and "patience_s" in inspect.signature(opener).parameters:
+        options["patience_s"] = patience_s
     backend: MemoryBackend = opener(url, name=name, max_steps=max_steps, max_bytes=max_bytes, **options)
     return backend
 

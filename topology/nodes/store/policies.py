@@ -204,7 +204,9 @@ class DataStore(abc.ABC):
         self.close()
 
 
-def open_data_store(url: str, *, keep: int = DEFAULT_KEEP, **options: Any) -> DataStore:
+def open_data_store(
+    url: str, *, keep: int = DEFAULT_KEEP, patience_s: float | None = None, **options: Any
+) -> DataStore:
     """Opens the store at `url`. What is there already is gone on with.
 
     | url | store | options |
@@ -220,6 +222,9 @@ def open_data_store(url: str, *, keep: int = DEFAULT_KEEP, **options: Any) -> Da
     Args:
         url: where.
         keep: how many policies are kept, at least 1.
+        patience_s: how long a server that is not there, or went away, is waited for, in seconds, before
+            `StoreUnavailable`; on top of what a call waits for anyway. None for what the kind of store does by itself:
+            ours do not wait. Kinds without a server ignore it.
         options: of the kind of store.
 
     Raises:
@@ -227,8 +232,11 @@ def open_data_store(url: str, *, keep: int = DEFAULT_KEEP, **options: Any) -> Da
         ImportError: the package for it is not installed; the text says which extra has it.
         StoreUnavailable, StoreError: it is not there, or cannot be used. See `DataStore`.
     """
-    from topology.nodes.store.data_stores import find_data_store
+    from topology.nodes.store.data_stores import find_data_store, takes_patience
 
     if not isinstance(url, str) or not url:
         raise ValueError(f"a data store is opened by its url or directory, got {url!r}")
-    return find_data_store(url)(url, keep=keep, **options)
+    opener = find_data_store(url)
+    if patience_s is not None and takes_patience(opener):
+        options["patience_s"] = patience_s
+    return opener(url, keep=keep, **options)

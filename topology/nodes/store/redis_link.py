@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 from topology.clock import Deadline
-from topology.errors import StoreError, StoreFull, StoreUnavailable
+from topology.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store.redis_scripting import Script
 from topology.nodes.store.redis_wire import Argument, Refusal, WireBroken
 from topology.nodes.store.redis_wires import Wires
@@ -57,7 +57,8 @@ class RedisLink:
             timeout_s: how long the commands may block.
 
         Raises:
-            StoreUnavailable: the server did not come back in time, or does not let us do this.
+            StoreUnavailable: the server did not come back in time.
+            StoreDenied: it does not let us do this.
             StoreFull: its memory was full until the deadline.
             StoreError: it refused a command for another reason.
             StoreClosed, ProgramStopped: as their names say.
@@ -78,7 +79,7 @@ class RedisLink:
                 if refusal.code == "OOM":
                     patience = Deadline(self._patience_s)  # it is there: writers wait, as for any other bound
                 elif refusal.code not in _LATER:
-                    kind = StoreUnavailable if refusal.code in _NOT_FOR_US else StoreError
+                    kind = StoreDenied if refusal.code in _NOT_FOR_US else StoreError
                     raise kind(f"Redis refused a command of memory {self._name!r}: {refusal}")
             except WireBroken as error:
                 reason = str(error)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from topology.errors import StoreUnavailable
+from topology.errors import StoreDenied
 from topology.nodes.store.codec import Buffer
 
 __all__ = ["Argument", "Refusal", "Wire", "WireBroken"]
@@ -51,7 +51,7 @@ class Wire:
 
     Raises:
         WireBroken: the server is not there.
-        StoreUnavailable: it does not let us in.
+        StoreDenied: it does not let us in.
         ValueError: the URL makes no sense.
     """
 
@@ -65,11 +65,11 @@ class Wire:
         try:
             self._connection.connect()
         except (said.AuthenticationError, said.AuthorizationError) as error:
-            raise StoreUnavailable(f"Redis does not let us in: {error}; see the user and password in the URL") from None
+            raise StoreDenied(f"Redis does not let us in: {error}; see the user and password in the URL") from None
         except said.BusyLoadingError as error:
             raise WireBroken(str(error)) from None
         except said.ResponseError as error:
-            raise StoreUnavailable(f"Redis refuses the connection: {error}") from None
+            raise StoreDenied(f"Redis refuses the connection: {error}") from None
         except (said.RedisError, OSError) as error:
             raise WireBroken(str(error)) from None
         self._socket: socket.socket = self._connection._sock  # noqa: SLF001 - there is no public way to it

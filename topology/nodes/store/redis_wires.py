@@ -40,7 +40,7 @@ class Wires:
         Raises:
             StoreClosed: `close` was called.
             ProgramStopped: the program was asked to stop.
-            StoreUnavailable, WireBroken, ValueError: see `Wire`.
+            StoreDenied, WireBroken, ValueError: see `Wire`.
         """
         wire = self._borrow()
         try:

@@ -1,0 +1,112 @@
+"""A medium whose server may go away for a while: what is asked of it meanwhile waits, and is asked again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeVar, final
+
+from topology.clock import Clock
+from topology.errors import StoreDeadlineExceeded, StoreDenied, StoreUnavailable
+from topology.nodes.store.codec import Buffer
+from topology.nodes.store.policy_medium import Medium
+from topology.nodes.store.policy_waits import Wait, Waits
+
+__all__ = ["PatientMedium", "patient"]
+
+ResultT = TypeVar("ResultT")
+
+_FIRST_PAUSE_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 1.0
+
+
+def patient(medium: Medium, patience_s: float, clock: Clock) -> Medium:
+    """`medium`, whose server is waited for so long; itself for 0.
+
+    Raises:
+        ValueError: a patience below 0, or without end.
+    """
+    if not 0 <= patience_s < math.inf:
+        raise ValueError(f"patience_s is a number of seconds, at least 0, got {patience_s!r}")
+    return PatientMedium(medium, patience_s, clock) if patience_s else medium
+
+
+@final
+class PatientMedium(Medium):
+    """All that a medium is asked may be asked twice: bytes have names of their own, and the record tells its writer.
+
+    Args:
+        medium: whose server may be away.
+        patience_s: how long it is waited for, in seconds, on top of what a call may wait for anyway.
+        clock: of the waiting.
+    """
+
+    def __init__(self, medium: Medium, patience_s: float, clock: Clock) -> None:
+        self._medium = medium
+        self._patience_s = patience_s
+        self._clock = clock
+        self._waits = Waits(clock)
+
+    def __repr__(self) -> str:
+        return repr(self._medium)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PatientMedium, (self._medium, self._patience_s, self._clock)
+
+    def _ask(self, question: Callable[[], ResultT]) -> ResultT:
+        try:
+            return question()
+        except StoreDenied:
+            raise
+        except StoreUnavailable as error:
+            why = error
+        with self._waits.begin(f"{self!r} to come back", self._patience_s) as wait:
+            pause_s = _FIRST_PAUSE_S
+            while True:
+                wait.pause(pause_s)
+                self._go_on(wait, why)
+                try:
+                    return question()
+                except StoreDenied:
+                    raise
+                except StoreUnavailable as error:
+                    why = error
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _go_on(self, wait: Wait, why: StoreUnavailable) -> None:
+        try:
+            wait.check()
+        except StoreDeadlineExceeded:
+            why.add_note(f"it was waited for, for {self._patience_s:g} s")
+            raise why from None
+
+    # --- what is asked ------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        self._ask(self._medium.check)
+
+    def read(self) -> bytes | None:
+        return self._ask(self._medium.read)
+
+    def write(self, revision: int, record: bytes, blobs: Sequence[str]) -> bool:
+        return self._ask(lambda: self._medium.write(revision, record, blobs))
+
+    def put(self, name: str, parts: Sequence[Buffer]) -> None:
+        self._ask(lambda: self._medium.put(name, parts))
+
+    def get(self, name: str) -> Buffer:
+        return self._ask(lambda: self._medium.get(name))
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        self._ask(lambda: self._medium.delete(doomed))
+
+    def leftovers(self) -> list[str]:
+        return self._ask(self._medium.leftovers)
+
+    def wait_changed(self, revision: int, wait: Wait, most_s: float = math.inf) -> None:
+        self._ask(lambda: self._medium.wait_changed(revision, wait, most_s))
+
+    def close(self) -> None:
+        self._waits.close()
+        self._medium.close()
