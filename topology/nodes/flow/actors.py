@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, final
 
 from topology.errors import ConnectionBroken, CourierClosed
 from topology.nodes.courier import codec
@@ -16,7 +18,10 @@ from topology.nodes.courier.server import Server, bind_object
 from topology.nodes.courier.wire import Kind
 from topology.nodes.flow.shards import HOST_OPTIONS, ParallelIteratorWorker, release
 
-__all__ = ["Actor", "ActorGroup", "Broadcasts", "as_actors", "host"]
+if TYPE_CHECKING:
+    from topology.nodes.flow.failures import Crew
+
+__all__ = ["Actor", "ActorGroup", "Broadcasts", "as_actors", "host", "results_of"]
 
 _numbers = itertools.count()
 
@@ -37,6 +42,7 @@ class Actor:
         self.name = name or str(client.address)
         self._hash = hash(client.address)
         self.hosting: Callable[[], object] | None = None  # ends the server, where it is in this process
+        self.crew: Crew | None = None  # of those that fail and are left out together; set by a `WorkerSet`
 
     @property
     def members(self) -> tuple[Actor, ...]:
@@ -146,6 +152,21 @@ def as_actors(workers: Iterable[Actor | Client | ParallelIteratorWorker]) -> lis
         else:
             raise TypeError(f"a worker is an Actor, a courier client or a ParallelIteratorWorker, got {worker!r}")
     return actors
+
+
+def results_of(futures: Sequence[Future[Any]], timeout_s: float) -> list[Any]:
+    """The results of calls, in order. Blocks until all are there, or one has failed, whichever it is.
+
+    Raises:
+        Exception: what a call has raised.
+        TimeoutError: not all were there in `timeout_s` seconds.
+    """
+    done, missing = concurrent.futures.wait(futures, timeout_s, concurrent.futures.FIRST_EXCEPTION)
+    for future in done:
+        future.result()
+    if missing:
+        raise TimeoutError(f"{len(missing)} of {len(futures)} workers had not answered after {timeout_s:g} s")
+    return [future.result() for future in futures]
 
 
 @final

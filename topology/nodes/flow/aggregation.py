@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, final
 
-from topology.nodes.flow.actors import Actor, Broadcasts
+from topology.nodes.flow.actors import Actor, Broadcasts, results_of
 from topology.nodes.flow.batch import Batch
+from topology.nodes.flow.checks import check_whole
 from topology.nodes.flow.events import Waker
 from topology.nodes.flow.failures import Crew, WorkerFailures
 from topology.nodes.flow.inspection import inspecting
@@ -21,12 +22,12 @@ from topology.nodes.flow.metrics import (
     STEPS_SAMPLED_COUNTER,
     get_shared_metrics,
 )
-from topology.nodes.flow.parallel_iterator import from_actors
 from topology.nodes.flow.replay_ops import MixInReplay
 from topology.nodes.flow.rollout_ops import ConcatBatches, ParallelRollouts
 from topology.nodes.flow.shards import ParallelIteratorWorker, Reply, StreamSpec
+from topology.nodes.flow.sources import from_actors
 from topology.nodes.flow.stages import Operator
-from topology.nodes.flow.worker_set import SampledSteps, WorkerSet
+from topology.nodes.flow.worker_set import SampledSteps, Told, WorkerSet
 
 __all__ = [
     "AGGREGATOR_OPTIONS",
@@ -60,6 +61,13 @@ class Aggregation:
     num_async: int = 2
     replay_slots: int = 0
     replay_proportion: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_whole("train_batch_size", self.train_batch_size, 1)
+        check_whole("max_sample_requests_in_flight_per_worker", self.num_async, 1)
+        check_whole("replay_buffer_num_slots", self.replay_slots, 0)
+        if not self.replay_proportion >= 0:
+            raise ValueError(f"replay_proportion must be at least 0, got {self.replay_proportion}")
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Aggregation:
@@ -113,8 +121,7 @@ def gather_experiences_tree_aggregation(workers: WorkerSet, config: Mapping[str,
         workers.bring_up_to_date(aggregator)
 
     if not inspecting():
-        for future in [set_up(aggregator) for aggregator in aggregators]:
-            future.result(_SET_UP_S)
+        results_of([set_up(aggregator) for aggregator in aggregators], _SET_UP_S)
     crew = Crew(aggregators, failures=workers.crew.failures, prepare=prepare, on_notes=workers.take_notes)
     batches = from_actors((), f"aggregators[{count}]", crew=crew).gather_async(num_async=1, prefetch=True)
     return batches.for_each(_CountAggregated(workers))
@@ -144,7 +151,7 @@ class Aggregator(ParallelIteratorWorker):
     """
 
     def __init__(self) -> None:
-        super().__init__(self._batches)
+        super().__init__(self._join)
         self._turn = threading.Lock()
         self._is_set_up = threading.Event()
         self._aggregation: Aggregation | None = None
@@ -158,7 +165,7 @@ class Aggregator(ParallelIteratorWorker):
         with self._turn:
             self._close_clients()
             self._aggregation = aggregation
-            self._crew = Crew(workers, failures=failures, prepare=self._prepare, on_notes=self._notes.extend)
+            self._crew = Crew(workers, failures=failures, prepare=self._prepare, on_notes=self._keep_notes)
             self._items = None
             self._specs.clear()
             self._streams.clear()
@@ -174,18 +181,22 @@ class Aggregator(ParallelIteratorWorker):
         with self._turn:
             return super().next_items(stream, spec, batch_ms)
 
+    def _keep_notes(self, worker: Actor, notes: Sequence[Any]) -> None:
+        self._notes += [Told(worker, note) for note in notes]
+
     def drain_notes(self) -> tuple[Any, ...]:
         notes = tuple(self._notes)
         self._notes.clear()
         return notes
 
-    def _batches(self) -> Iterator[Batch]:
+    def _join(self) -> Iterator[Batch]:
         assert self._aggregation is not None  # next_items has waited for it
         fragments = from_actors((), "workers", crew=self._crew).gather_async(num_async=self._aggregation.num_async)
-        joined = self._aggregation.apply(fragments.for_each(_Relay(self)))
-        while (item := joined.next_item()) is not None:
-            self.weights_version = min((origin.weights_version for origin in item.origins), default=-1)
-            yield item.value
+        return _Joined(self, self._aggregation.apply(fragments.for_each(_Relay(self))))
+
+    def _next(self, stream: str) -> tuple[Any, int] | None:
+        taken = super()._next(stream)
+        return None if taken is None else (taken[0], self.weights_version)  # of its fragments: not known before
 
     def _drop_all(self) -> None:
         super()._drop_all()
@@ -209,6 +220,23 @@ class Aggregator(ParallelIteratorWorker):
     def _send(self, actors: list[Actor], newest: tuple[Any, Any, int]) -> None:
         self._broadcasts.raise_errors()
         self._broadcasts.send(actors, "set_weights", *newest)
+
+
+@final
+class _Joined(Iterator[Batch]):
+    """Train batches. Not a generator, which would be over after the first worker's failure."""
+
+    def __init__(self, aggregator: Aggregator, batches: LocalIterator[Batch]) -> None:
+        self._aggregator = aggregator
+        self._batches = batches
+
+    def __next__(self) -> Batch:
+        item = self._batches.next_item()
+        if item is None:
+            raise StopIteration
+        self._aggregator.weights_version = min((origin.weights_version for origin in item.origins), default=-1)
+        batch: Batch = item.value
+        return batch
 
 
 @final

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DEFAULT_POLICY_ID", "Batch", "MultiAgentBatch", "SampleBatch", "concat_samples"]
+__all__ = ["DEFAULT_POLICY_ID", "Batch", "MultiAgentBatch", "SampleBatch", "check_batch", "concat_samples"]
 
 DEFAULT_POLICY_ID = "default_policy"
 
@@ -114,6 +114,19 @@ Batch: TypeAlias = SampleBatch | MultiAgentBatch
 """Experience of one policy or of several."""
 
 
+def check_batch(value: Any, who: str) -> Batch:
+    """The value, which must be a batch.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if not isinstance(value, SampleBatch | MultiAgentBatch):
+        raise ValueError(  # noqa: TRY004 - as plans written for RLlib know it
+            f"{who} takes batches (SampleBatch or MultiAgentBatch), got {type(value).__name__}"
+        )
+    return value
+
+
 def concat_samples(batches: Sequence[Batch]) -> Batch:
     """One batch with the rows of all, in order.
 
@@ -122,6 +135,8 @@ def concat_samples(batches: Sequence[Batch]) -> Batch:
     """
     if not batches:
         raise ValueError("concat_samples() needs at least one batch")
+    for batch in batches:
+        check_batch(batch, "concat_samples()")
     if len(batches) == 1:
         return batches[0]
     single = [batch for batch in batches if isinstance(batch, SampleBatch)]

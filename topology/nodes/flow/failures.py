@@ -54,7 +54,7 @@ def _nothing(actor: Actor) -> None:  # noqa: ARG001 - a default
     return
 
 
-def _ignore(notes: Sequence[Any]) -> None:  # noqa: ARG001 - a default
+def _ignore(actor: Actor, notes: Sequence[Any]) -> None:  # noqa: ARG001 - a default
     return
 
 
@@ -66,7 +66,7 @@ class Crew:
         actors: all of them.
         failures: what to do when one fails.
         prepare: brings a worker that was started again up to date; called before it is asked for items.
-        on_notes: told what workers tell beside their items.
+        on_notes: told which worker has told what beside its items.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Crew:
         *,
         failures: WorkerFailures | None = None,
         prepare: Callable[[Actor], None] = _nothing,
-        on_notes: Callable[[Sequence[Any]], None] = _ignore,
+        on_notes: Callable[[Actor, Sequence[Any]], None] = _ignore,
     ) -> None:
         self.actors = list(actors)
         self.failures = failures or WorkerFailures()
@@ -83,6 +83,8 @@ class Crew:
         self.on_notes = on_notes
         self.failed: dict[Actor, int] = {}
         self._gone: set[Actor] = set()
+        self._away: set[Actor] = set()
+        self._outages: dict[Actor, int] = {}  # that are over
 
     @property
     def alive(self) -> list[Actor]:
@@ -98,14 +100,27 @@ class Crew:
         """Whether a worker was left out."""
         return actor in self._gone
 
+    def outages_over(self, actor: Actor) -> int:
+        """How often a worker was away and came back, or was given up."""
+        return self._outages.get(actor, 0)
+
+    def end_outage(self, actor: Actor) -> None:
+        """The worker is back, or not waited for any longer: what fails from now on is another failure."""
+        if actor in self._away:
+            self._away.discard(actor)
+            self._outages[actor] = self._outages.get(actor, 0) + 1
+
     def judge(self, actor: Actor, error: BaseException) -> Verdict:
         """Decides on a failure, and remembers it."""
         if isinstance(error, CourierClosed) or not isinstance(error, Exception):
             return Verdict.RAISE  # this side ends
         if actor in self._gone:
             return Verdict.LEAVE_OUT
+        if actor in self._away:
+            return Verdict.RETRY  # others have asked it, too, and were first to hear
         self.failed[actor] = self.failed.get(actor, 0) + 1
         if self.failed[actor] <= self.failures.max_restarts:
+            self._away.add(actor)
             _logger.warning("%s failed (%s): asked again", actor.name, _short(error))
             return Verdict.RETRY
         if not self.failures.leave_out:

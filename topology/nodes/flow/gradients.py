@@ -23,6 +23,7 @@ def average_gradients(weighted: Sequence[tuple[Any, float]]) -> Any:
         >>> average_gradients([([1.0, 2.0], 1), ([3.0, 2.0], 3)])
         [2.5, 2.0]
     """
+    weighted = [(tree, weight) for tree, weight in weighted if tree is not None]  # None is that of an empty batch
     if not weighted or not sum(weight for _, weight in weighted) > 0:
         raise ValueError(f"nothing to average: {len(weighted)} gradients, of no steps")
     first = weighted[0][0]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, final
 
 from topology.graph import GraphEdge, GraphNode, ProgramGraph
 from topology.graph_values import structure_of
+from topology.nodes.flow.applying import Apply
 from topology.nodes.flow.gather import BulkRounds, GatherAsync
 from topology.nodes.flow.learner import learner_of
 from topology.nodes.flow.naming import name_of_function
 from topology.nodes.flow.stages import Stage
-from topology.nodes.flow.transforms import Apply
 
 if TYPE_CHECKING:
     from topology.nodes.flow.plan import Plan

@@ -6,16 +6,17 @@ import logging
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from topology.context import try_get_context
+from topology.nodes.flow.batch import check_batch
+from topology.nodes.flow.checks import check_seconds, check_whole
 from topology.nodes.flow.inspection import inspecting
 from topology.nodes.flow.metrics import LEARNER_INFO, WindowTimer
 from topology.nodes.flow.queues import Queue, QueueClosed
 
 if TYPE_CHECKING:
-    from topology.nodes.flow.batch import Batch
     from topology.nodes.flow.worker import RolloutWorker
 
 __all__ = [
@@ -55,11 +56,9 @@ class MinibatchBuffer:
     """
 
     def __init__(self, inqueue: Queue, size: int, num_passes: int) -> None:
-        if size < 1 or num_passes < 1:
-            raise ValueError(f"size and num_passes must be at least 1, got {size} and {num_passes}")
         self._inqueue = inqueue
-        self._ring: deque[list[Any] | None] = deque([None] * size, size)
-        self._passes = num_passes
+        self._ring: deque[list[Any] | None] = deque([None] * check_whole("size", size, 1), size)
+        self._passes = check_whole("num_passes", num_passes, 1)
 
     def get(self, timeout: float | None = None) -> tuple[Any, bool]:
         """A batch, and whether this was its last time. Blocks, and raises, like `Queue.get`."""
@@ -75,6 +74,19 @@ class MinibatchBuffer:
             self._ring[0] = None
         self._ring.rotate(-1)
         return place[0], released
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until `get` has something to give or to raise; False if that took `timeout` seconds."""
+        return any(self._ring) or self._inqueue.wait_for_item(timeout)
+
+    def get_state(self) -> list[Any]:
+        """The ring, beginning with what is next."""
+        return [None if place is None else list(place) for place in self._ring]
+
+    def set_state(self, state: Sequence[Any]) -> None:
+        """Takes `get_state` back; of a ring of another size, what there is room for."""
+        places = [None if place is None else list(place) for place in state][: len(self._ring)]
+        self._ring.extend(places + [None] * (len(self._ring) - len(places)))
 
     def _skip_to_batch(self) -> None:
         for _ in range(len(self._ring)):
@@ -102,6 +114,9 @@ class LearnerThread:
         num_sgd_iter: how often each batch is learned from.
         learner_queue_size: most batches that wait.
         learner_queue_timeout: seconds without a batch after which a line in the log says so.
+
+    Raises:
+        ValueError: a size or a number that is no whole number, or below 1.
     """
 
     closes_its_queues = True
@@ -116,12 +131,17 @@ class LearnerThread:
         learner_queue_timeout: float = 300.0,
     ) -> None:
         self.local_worker = local_worker
+        check_whole("learner_queue_size", learner_queue_size, 1)  # 0 would be without a bound
+        check_whole("num_sgd_iter", num_sgd_iter, 1)
+        check_whole("minibatch_buffer_size", minibatch_buffer_size, 1)
         self.inqueue = Queue(learner_queue_size)
         # Room for what may be told of everything that waits: then who fills the one never waits for the other.
         self.outqueue = Queue(learner_queue_size * num_sgd_iter + 1)
         self.buffer = MinibatchBuffer(self.inqueue, minibatch_buffer_size, num_sgd_iter)
         self.error: BaseException | None = None
-        self._patience_s = learner_queue_timeout
+        self.lock = threading.RLock()  # held from taking a batch until what there is to tell of it is kept
+        self._told: LearnerOutput | None = None  # to be put into `outqueue`
+        self._patience_s = check_seconds("learner_queue_timeout", learner_queue_timeout)
         self._timers = {name: WindowTimer() for name in ("queue", "grad")}
         self._queue_sizes: deque[int] = deque(maxlen=50)
         self._last_info: dict[str, Any] = {}
@@ -134,9 +154,15 @@ class LearnerThread:
         return self.local_worker.weights_version
 
     def start(self) -> None:
-        """Starts the thread. It ends with `stop`, with an error, and with the program."""
+        """Starts the thread. It ends with `stop`, with an error, and with the program.
+
+        Raises:
+            RuntimeError: it was started before.
+        """
         if inspecting():
             return
+        if self._thread is not None:
+            raise RuntimeError("this learner was started before; make another one for another thread")
         self._thread = threading.Thread(target=self._run, name="flow learner", daemon=True)
         self._thread.start()
         context = try_get_context()
@@ -171,24 +197,45 @@ class LearnerThread:
         finally:
             self._close()
 
+    # Waiting and taking are two steps, and so are learning and telling: the lock is never held while it waits, and who
+    # holds it finds every batch in one place, learned from or not. Nobody else takes from the one queue, or fills the
+    # other one, in between.
+
     def _step(self) -> None:
         with self._timers["queue"]:
-            batch = self._next_batch()
-        with self._timers["grad"]:
-            info = self.local_worker.learn_on_batch(batch)
-        self._timers["grad"].push_units_processed(batch.count)
-        self._last_info = info
-        self._queue_sizes.append(self.inqueue.qsize())
-        self.outqueue.put(LearnerOutput(batch.count, info, batch.agent_steps()))
-
-    def _next_batch(self) -> Batch:
-        while True:
-            try:
-                batch: Batch = self.buffer.get(self._patience_s)[0]
-            except TimeoutError:
+            while not self.buffer.wait(self._patience_s):
                 _logger.warning("the learner has had nothing to learn from for %g s; it waits on", self._patience_s)
-            else:
-                return batch
+        with self.lock:
+            batch = check_batch(self.buffer.get(0.0)[0], "a LearnerThread")
+            with self._timers["grad"]:
+                info = self.local_worker.learn_on_batch(batch)
+            self._timers["grad"].push_units_processed(batch.count)
+            self._last_info = info
+            self._queue_sizes.append(self.inqueue.qsize())
+            self._told = LearnerOutput(batch.count, info, batch.agent_steps())
+        self.outqueue.wait_for_room()
+        with self.lock:
+            if self._told is not None:  # the plan may have been taken back meanwhile
+                self.outqueue.put(self._told)
+                self._told = None
+
+    def get_state(self) -> dict[str, Any]:
+        """Batches to learn from, and what was not told yet. For a state that the weights belong to, hold the lock."""
+        with self.lock:
+            told = [] if self._told is None else [self._told]
+            return {
+                "inqueue": self.inqueue.get_state(),
+                "ring": self.buffer.get_state(),
+                "outqueue": [*self.outqueue.get_state(), *told],
+            }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes `get_state` back, in the place of what is there."""
+        with self.lock:
+            self._told = None
+            self.buffer.set_state(state["ring"])
+            self.outqueue.set_state(state["outqueue"])
+            self.inqueue.set_state(state["inqueue"])
 
     def add_learner_metrics(self, result: dict[str, Any]) -> dict[str, Any]:
         """A result of `CollectMetrics`, with what the learner knows of itself."""

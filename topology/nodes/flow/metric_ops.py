@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, final
 
 import numpy as np
 
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.nodes.flow.actors import Actor
+from topology.nodes.flow.checks import check_whole
 from topology.nodes.flow.local_iterator import LocalIterator
 from topology.nodes.flow.metrics import (
     AGENT_STEPS_SAMPLED_COUNTER,
@@ -21,10 +24,12 @@ from topology.nodes.flow.worker import Episode
 from topology.nodes.flow.worker_set import WorkerSet
 
 __all__ = [
+    "BodyFound",
     "CollectMetrics",
     "OncePerTimeInterval",
     "OncePerTimestepsElapsed",
     "StandardMetricsReporting",
+    "bodies_only",
 ]
 
 
@@ -74,6 +79,14 @@ class OncePerTimestepsElapsed:
         self._last = now
         return True
 
+    def get_state(self) -> int:
+        """The steps when an item passed last."""
+        return self._last
+
+    def set_state(self, state: int) -> None:
+        """Takes `get_state` back."""
+        self._last = state
+
 
 @final
 class CollectMetrics:
@@ -83,7 +96,7 @@ class CollectMetrics:
         workers: told of the episodes that ended.
         min_history: episodes that the means are over, earlier ones where there are not so many new ones.
         timeout_seconds: not needed here; accepted for programs that say so.
-        selected_workers: not needed here; accepted alike. What a worker tells comes with its items.
+        selected_workers: those whose episodes count, such as the ones that hardly explore; None, or none, for all.
         by_steps_trained: whether `timesteps_total` counts steps trained, or steps sampled.
     """
 
@@ -95,16 +108,18 @@ class CollectMetrics:
         selected_workers: Sequence[Actor] | None = None,
         by_steps_trained: bool = False,
     ) -> None:
-        del timeout_seconds, selected_workers
+        del timeout_seconds
         self._workers = workers
-        self._history: deque[Episode] = deque(maxlen=min_history)
+        self._selected = set(selected_workers or ())
+        self._history: deque[Episode] = deque(maxlen=check_whole("min_history", min_history, 1))
         self._counter = STEPS_TRAINED_COUNTER if by_steps_trained else STEPS_SAMPLED_COUNTER
         self._last_total = 0
 
     def __call__(self, item: Any) -> dict[str, Any]:  # noqa: ARG002 - what passes does not matter
         """The result: episodes, counters, timers, what the learner told."""
         metrics = get_shared_metrics()
-        new = _drain(self._workers.episodes)
+        told = _drain(self._workers.episodes)
+        new = [episode for worker, episode in told if not self._selected or worker in self._selected]
         self._history.extend(new)
         total = metrics.counters[self._counter]
         timers = {}
@@ -124,8 +139,18 @@ class CollectMetrics:
         self._last_total = total
         return result
 
+    def get_state(self) -> dict[str, Any]:
+        """Episodes that means are over, and the steps at the last result."""
+        return {"history": [tuple(episode) for episode in self._history], "last_total": self._last_total}
 
-def _drain(episodes: deque[Episode]) -> list[Episode]:
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes `get_state` back."""
+        self._history.clear()
+        self._history.extend(Episode(*episode) for episode in state["history"])
+        self._last_total = state["last_total"]
+
+
+def _drain(episodes: deque[tuple[Actor | None, Episode]]) -> list[tuple[Actor | None, Episode]]:
     found = []
     while episodes:
         found.append(episodes.popleft())
@@ -144,6 +169,28 @@ def _summary(episodes: list[Episode], new: int) -> dict[str, Any]:
     }
 
 
+_bodies_only: ContextVar[bool] = ContextVar("topology_flow_bodies_only", default=False)
+
+
+@final
+class BodyFound(BaseException):
+    """Carries the flow before its reports out of the function that builds a plan: see `Plan.body`."""
+
+    def __init__(self, body: LocalIterator[Any]) -> None:
+        super().__init__("the plan is built for its body only")
+        self.body = body
+
+
+@contextmanager
+def bodies_only() -> Iterator[None]:
+    """In this block `StandardMetricsReporting` raises `BodyFound`."""
+    token = _bodies_only.set(True)
+    try:
+        yield
+    finally:
+        _bodies_only.reset(token)
+
+
 def StandardMetricsReporting(  # noqa: N802 - its name
     train_op: LocalIterator[Any],
     workers: WorkerSet,
@@ -151,11 +198,13 @@ def StandardMetricsReporting(  # noqa: N802 - its name
     selected_workers: Sequence[Actor] | None = None,
     by_steps_trained: bool = False,
 ) -> LocalIterator[dict[str, Any]]:
-    """Results of a plan, at most one for each item of `train_op`.
+    """Results of a plan, at most one for each item of `train_op`. `Plan.body` is a plan without them.
 
     Settings: `timesteps_per_iteration` and `min_iter_time_s` from one result to the next, both 0 by default;
     `metrics_smoothing_episodes`, 100.
     """
+    if _bodies_only.get():
+        raise BodyFound(train_op)
     collect = CollectMetrics(
         workers,
         min_history=config.get("metrics_smoothing_episodes", 100),

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import builtins
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
-from topology.nodes.courier.client import Client
-from topology.nodes.flow.actors import Actor, as_actors, host
+from topology.nodes.flow.actors import Actor, host
+from topology.nodes.flow.checks import check_seconds, check_whole
 from topology.nodes.flow.failures import Crew
-from topology.nodes.flow.gather import BulkRounds, GatherAsync, Shard, new_stream
+from topology.nodes.flow.gather import BulkRounds, GatherAsync
 from topology.nodes.flow.local_iterator import LocalIterator
 from topology.nodes.flow.metrics import SharedMetrics
+from topology.nodes.flow.remote_shards import Shard, new_stream
 from topology.nodes.flow.shard_operators import (
     ShardBatch,
     ShardFilter,
@@ -22,7 +22,7 @@ from topology.nodes.flow.shard_operators import (
 )
 from topology.nodes.flow.shards import ParallelIteratorWorker, ShardOperator, StreamSpec
 
-__all__ = ["ParallelIterator", "Source", "from_actors", "from_items", "from_iterators", "from_range"]
+__all__ = ["ParallelIterator", "Source"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -78,19 +78,27 @@ class ParallelIterator(Generic[T]):
         """The shards."""
         return self._sources
 
-    @property
     def num_shards(self) -> int:
         """How many shards there are."""
         return len(self._sources)
 
     # --- in the workers ----------------------------------------------------------------------------------------------
 
-    def for_each(self, fn: Callable[[T], U], max_concurrency: int = 1) -> ParallelIterator[U]:
+    def for_each(
+        self, fn: Callable[[T], U], max_concurrency: int = 1, resources: Mapping[str, Any] | None = None
+    ) -> ParallelIterator[U]:
         """What `fn` makes of each item. With `max_concurrency` above 1 so many at a time, in no order; 0: no bound.
 
+        Args:
+            fn: a function; it travels to the workers.
+            max_concurrency: items of a shard at a time, in threads.
+            resources: not needed here; accepted for programs that say so.
+
         Raises:
+            TypeError: `fn` cannot be called.
             ValueError: `max_concurrency` is negative.
         """
+        del resources
         return self._with([ShardForEach(fn, max_concurrency)], "for_each()")
 
     def filter(self, fn: Callable[[T], Any]) -> ParallelIterator[T]:
@@ -125,7 +133,12 @@ class ParallelIterator(Generic[T]):
 
         The partitions are new workers, served in this process, which ask the shards. A shard keeps what other
         partitions have not asked for yet.
+
+        Raises:
+            ValueError: `num_partitions` below 1, or `batch_ms` below 0.
         """
+        check_whole("num_partitions", num_partitions, 1)
+        _check_milliseconds(batch_ms)
         opened = [source._replace(stream=new_stream()) for source in self._sources]
         parts = []
         for part in range(num_partitions):
@@ -152,21 +165,23 @@ class ParallelIterator(Generic[T]):
         """Some of the shards. Whoever makes several selections keeps them apart.
 
         Raises:
-            ValueError: none is kept, there is no such shard, or it is a union.
+            ValueError: none is kept, one is kept twice, there is no such shard, or it is a union.
         """
         if self._is_union:
             raise ValueError("select_shards() of a union is ambiguous: select before union()")
         if not shards_to_keep:
             raise ValueError("select_shards() must keep at least one shard")
         for index in shards_to_keep:
-            if not 0 <= index < self.num_shards:
-                raise ValueError(f"select_shards({shards_to_keep}): there are {self.num_shards} shards")
+            if not isinstance(index, int) or not 0 <= index < self.num_shards():
+                raise ValueError(f"select_shards({shards_to_keep}): there are {self.num_shards()} shards")
+        if len(set(shards_to_keep)) < len(shards_to_keep):
+            raise ValueError(f"select_shards({shards_to_keep}): a shard is there twice, and would give items to both")
         kept = [self._sources[index] for index in shards_to_keep]
         return ParallelIterator(kept, f"{self.name}.select_shards({len(kept)} total)", self._metrics)
 
     def shards(self) -> list[LocalIterator[T]]:
         """A stream of each shard."""
-        return [self.get_shard(index) for index in range(self.num_shards)]
+        return [self.get_shard(index) for index in range(self.num_shards())]
 
     def get_shard(self, shard_index: int, batch_ms: float = 0, num_async: int = 1) -> LocalIterator[T]:
         """The stream of one shard, with up to `num_async` requests under way.
@@ -174,8 +189,8 @@ class ParallelIterator(Generic[T]):
         Raises:
             ValueError: there is no such shard.
         """
-        if not 0 <= shard_index < self.num_shards:
-            raise ValueError(f"get_shard({shard_index}): there are {self.num_shards} shards")
+        if not 0 <= shard_index < self.num_shards():
+            raise ValueError(f"get_shard({shard_index}): there are {self.num_shards()} shards")
         name = f"shard[{shard_index}]"
         stage = GatherAsync([self._sources[shard_index].open()], name, num_async=num_async, batch_ms=batch_ms)
         return LocalIterator(stage, self._metrics, f"{self.name}.{name}")
@@ -192,7 +207,11 @@ class ParallelIterator(Generic[T]):
         Args:
             straggler_s: seconds after the first item at which a round ends without those that are late; their items
                 are part of the next one. None waits for all.
+
+        Raises:
+            ValueError: `straggler_s` is negative.
         """
+        check_seconds("straggler_s", straggler_s)
         stage = BulkRounds(self._open(), "batch_across_shards", straggler_s=straggler_s)
         return LocalIterator(stage, self._metrics, f"{self!r}.batch_across_shards()")
 
@@ -247,52 +266,6 @@ class _Reader:
         return self._items.gather_async(batch_ms=self._batch_ms)
 
 
-def from_items(items: list[T], num_shards: int = 2, repeat: bool = False) -> ParallelIterator[T]:
-    """Item i goes to shard i modulo `num_shards`. The shards are served in this process."""
-    shards: list[list[T]] = [items[index::num_shards] for index in range(num_shards)]
-    kind = type(items[0]).__name__ if items else "None"
-    return from_iterators(shards, repeat, f"from_items[{kind}, {len(items)}, shards={num_shards}{_repeats(repeat)}]")
-
-
-def from_range(n: int, num_shards: int = 2, repeat: bool = False) -> ParallelIterator[int]:
-    """0 to n - 1 in blocks of equal length; the last shard also takes what is left over."""
-    size = n // num_shards
-    bounds = [(i * size, n if i == num_shards - 1 else (i + 1) * size) for i in builtins.range(num_shards)]
-    name = f"from_range[{n}, shards={num_shards}{_repeats(repeat)}]"
-    return from_iterators([builtins.range(*bound) for bound in bounds], repeat, name)
-
-
-def from_iterators(
-    generators: Sequence[Iterable[T] | Callable[[], Iterable[T]]], repeat: bool = False, name: str = ""
-) -> ParallelIterator[T]:
-    """A shard for each iterable, or function that returns one. They are served in this process.
-
-    Raises:
-        ValueError: an iterator that can be read once is to be repeated.
-    """
-    workers = [ParallelIteratorWorker(generator, repeat) for generator in generators]
-    return from_actors(workers, name or f"from_iterators[shards={len(workers)}{_repeats(repeat)}]")
-
-
-def from_actors(
-    actors: Sequence[Actor | Client | ParallelIteratorWorker],
-    name: str = "",
-    *,
-    crew: Crew | None = None,
-    metrics: SharedMetrics | None = None,
-) -> ParallelIterator[Any]:
-    """A shard for each worker.
-
-    Args:
-        actors: courier clients of `ParallelIteratorWorker`s; such objects themselves are served in this process.
-        name: for people.
-        crew: what to do when one fails; by default the failure is raised.
-        metrics: counters of plans made from it.
-    """
-    crew = crew or Crew(as_actors(actors))
-    sources = [Source(actor, crew) for actor in crew.alive]
-    return ParallelIterator(sources, name or f"from_actors[shards={len(sources)}]", metrics)
-
-
-def _repeats(repeat: bool) -> str:
-    return ", repeat=True" if repeat else ""
+def _check_milliseconds(batch_ms: float) -> None:
+    if not batch_ms >= 0:
+        raise ValueError(f"batch_ms must be at least 0, got {batch_ms}")

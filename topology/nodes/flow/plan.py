@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Self, final
 
 from topology.nodes.flow.inspection import Inert, inspection
 from topology.nodes.flow.local_iterator import LocalIterator
+from topology.nodes.flow.metric_ops import BodyFound, bodies_only
 from topology.nodes.flow.metrics import MetricsContext
+from topology.nodes.flow.states import get_state, set_state
 from topology.nodes.flow.worker_set import WorkerSet
 
 if TYPE_CHECKING:
@@ -37,6 +39,19 @@ class Plan:
     def build(self, workers: WorkerSet) -> RunningPlan:
         """Builds it with these workers."""
         return RunningPlan(workers, self.execution_plan(workers, self.config))
+
+    def body(self, workers: WorkerSet) -> LocalIterator[Any]:
+        """The plan without its reports, to be a part of another one: what it gives `StandardMetricsReporting`.
+
+        Raises:
+            ValueError: it has no such reports, and can be used as it is.
+        """
+        with bodies_only():
+            try:
+                self.execution_plan(workers, self.config)
+            except BodyFound as found:
+                return found.body
+        raise ValueError("this plan has no StandardMetricsReporting: call its function, and use what that returns")
 
     def graph(
         self,
@@ -114,6 +129,7 @@ class RunningPlan:
 
         Raises:
             RuntimeError: the plan has ended.
+            PlanClosed: `close` was called.
             Exception: what an operator, a learner or a worker raised. The plan can be asked again.
         """
         item = self.results.next_item()
@@ -121,18 +137,33 @@ class RunningPlan:
             raise RuntimeError("the plan has ended: none of its flows has anything more")
         return item.value
 
-    def get_state(self) -> dict[str, Any]:
-        """Counters and the local worker's state, for a checkpoint."""
-        return {"metrics": self.metrics.save(), "worker": self.workers.local_worker().get_state()}
+    def get_state(self, *, replay: bool = True) -> dict[str, Any]:
+        """All that the plan remembers, for a checkpoint; see `topology.nodes.flow.states`.
+
+        For the thread that drives the plan. Learners pause meanwhile, after the batch that they learn from.
+
+        Args:
+            replay: whether replay buffers in the driver's process are part of it.
+        """
+        return get_state(self.results.stage, self.metrics, self.workers.local_worker(), replay=replay)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Takes `get_state` back, and sends the weights to all workers."""
-        self.metrics.restore(state["metrics"])
-        self.workers.local_worker().set_state(state["worker"])
-        self.workers.sync_weights(global_vars=self.workers.local_worker().get_global_vars())
+        """Takes `get_state` back, and sends the weights to all workers.
+
+        Raises:
+            ProgramError: it is the state of another plan.
+        """
+        local = self.workers.local_worker()
+        set_state(state, self.results.stage, self.metrics, local)
+        receivers = [*self.workers.remote_workers(), *self.workers.aggregators]
+        self.workers.sync_weights(to=receivers, global_vars=local.get_global_vars())
 
     def close(self) -> None:
-        """Ends learners and the local worker's environments. Remote workers are their own nodes. Idempotent."""
+        """Ends learners and the local worker's environments. Remote workers are their own nodes. Idempotent.
+
+        A thread that waits for a result is told with `PlanClosed`.
+        """
+        self.results.close()
         self.workers.stop()
 
     def __enter__(self) -> Self:

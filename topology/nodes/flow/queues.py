@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from topology.clock import SYSTEM_CLOCK, Clock
+from topology.errors import TopologyError
+from topology.nodes.flow.checks import check_callable, check_whole
 from topology.nodes.flow.events import Signal, Waker
 from topology.nodes.flow.items import Item
 from topology.nodes.flow.local_iterator import LocalIterator
@@ -19,7 +21,7 @@ __all__ = ["Dequeue", "Enqueue", "Queue", "QueueClosed"]
 _CHECK_S = 1.0
 
 
-class QueueClosed(Exception):
+class QueueClosed(TopologyError):
     """Nothing will ever come, or go, through the queue again."""
 
 
@@ -30,10 +32,13 @@ class Queue:
     Args:
         maxsize: most items in it; 0 for no bound.
         clock: of the timeouts.
+
+    Raises:
+        ValueError: `maxsize` is no whole number, or negative.
     """
 
     def __init__(self, maxsize: int = 0, *, clock: Clock = SYSTEM_CLOCK) -> None:
-        self.maxsize = maxsize
+        self.maxsize = check_whole("maxsize", maxsize, 0)
         self._clock = clock
         self._changed = threading.Condition()
         self._items: deque[Any] = deque()
@@ -87,6 +92,27 @@ class Queue:
             item = self._items.popleft()
             self._tell()
             return item
+
+    def wait_for_item(self, timeout: float | None = None) -> bool:
+        """Blocks until `get` has something to give or to raise; False if that took `timeout` seconds."""
+        with self._changed:
+            return self._clock.wait_for(self._changed, lambda: self._closed or bool(self._items), timeout)
+
+    def wait_for_room(self, timeout: float | None = None) -> bool:
+        """Blocks until `put` would not; False if that took `timeout` seconds."""
+        with self._changed:
+            return self._clock.wait_for(self._changed, lambda: self._closed or not self.full(), timeout)
+
+    def get_state(self) -> list[Any]:
+        """What is in it now."""
+        with self._changed:
+            return list(self._items)
+
+    def set_state(self, state: Sequence[Any]) -> None:
+        """Takes `get_state` back, in the place of what is in it."""
+        with self._changed:
+            self._items = deque(state)
+            self._tell()
 
     def close(self, error: BaseException | None = None) -> None:
         """Ends the queue: what is in it can still be taken. With `error`, readers and writers raise that."""
@@ -156,6 +182,7 @@ class Enqueue(Operator):
 
     def __init__(self, output_queue: Queue) -> None:
         self.queue = _check(output_queue, "Enqueue")
+        self.flow_shared = (self.queue,)
 
     def process(self, item: Item, waker: Waker) -> Any:
         return item.value if self.queue.try_put(item.value, waker) else Signal.STALLED
@@ -167,11 +194,13 @@ class _DequeueStage(Stage):
 
     def __init__(self, queue: Queue, check: Callable[[], bool]) -> None:
         self.queue = queue
-        self._is_alive = check
+        self.flow_shared = (queue,)
+        self._is_alive = check_callable("check of Dequeue()", check)
         # Who closes its queues at its end wakes us; others have to be looked after.
         self._tells = getattr(getattr(check, "__self__", None), "closes_its_queues", False)
 
     def poll(self, waker: Waker) -> Outcome:
+        waker.check()
         try:
             item = self.queue.try_get(waker)
         except QueueClosed:

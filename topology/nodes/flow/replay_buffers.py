@@ -11,7 +11,8 @@ from typing import Any, final
 import numpy as np
 import numpy.typing as npt
 
-from topology.nodes.flow.batch import Batch, SampleBatch
+from topology.nodes.flow.batch import Batch, SampleBatch, check_batch
+from topology.nodes.flow.checks import check_whole
 from topology.nodes.replay import Client, DefaultCheckpointer, Table, rate_limiters, selectors
 from topology.nodes.replay.service import ReplayService
 
@@ -39,7 +40,9 @@ class ReplayBuffer:
     def __init__(
         self, size: int, *, alpha: float = 0.0, beta: float = 0.4, sequence_length: int = 1, seed: int | None = None
     ) -> None:
-        if sequence_length < 1 or size < sequence_length or alpha < 0 or beta < 0:
+        check_whole("sequence_length", sequence_length, 1)
+        check_whole("size", size, 1)
+        if size < sequence_length or not alpha >= 0 or not beta >= 0:
             raise ValueError(
                 f"a buffer holds at least one sequence, and exponents are at least 0: got size={size}, "
                 f"sequence_length={sequence_length}, alpha={alpha}, beta={beta}"
@@ -92,8 +95,10 @@ class ReplayBuffer:
         """So many steps (sequences) drawn with replacement, with columns `weights` and `batch_indexes`.
 
         Raises:
+            ValueError: `num_items` is below 1.
             IndexError: it is empty.
         """
+        check_whole("num_items", num_items, 1)
         if not len(self):
             raise IndexError("the replay buffer is empty: store a batch first")
         sample = self._client.sample_batch(_TABLE, num_items)
@@ -150,6 +155,7 @@ def _close(service: ReplayService) -> None:
 
 
 def _only(batch: Batch) -> SampleBatch:
+    check_batch(batch, "a ReplayBuffer")
     if isinstance(batch, SampleBatch):
         return batch
     if len(batch.policy_batches) != 1:
@@ -162,13 +168,16 @@ class SimpleReplayBuffer:
     """A ring of whole batches, drawn with equal chances.
 
     Args:
-        num_slots: batches kept.
+        num_slots: batches kept; 0 for none.
         seed: of the drawing.
+
+    Raises:
+        ValueError: `num_slots` below 0.
     """
 
     def __init__(self, num_slots: int, *, seed: int | None = None) -> None:
         self._slots: list[Batch] = []
-        self._most = num_slots
+        self._most = check_whole("num_slots", num_slots, 0)
         self._next = 0
         self._random = np.random.default_rng(seed)
 
@@ -180,6 +189,7 @@ class SimpleReplayBuffer:
 
     def add_batch(self, batch: Batch) -> None:
         """Keeps a batch."""
+        check_batch(batch, "a SimpleReplayBuffer")
         if not self._most:
             return
         if len(self._slots) < self._most:
@@ -197,3 +207,12 @@ class SimpleReplayBuffer:
         if not self._slots:
             raise IndexError("the replay buffer is empty: store a batch first")
         return self._slots[int(self._random.integers(len(self._slots)))]
+
+    def get_state(self) -> dict[str, Any]:
+        """All that is in it, and where the drawing is."""
+        return {"slots": list(self._slots), "next": self._next, "random": self._random.bit_generator.state}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Takes `get_state` back, in the place of what is in it."""
+        self._slots, self._next = list(state["slots"]), state["next"]
+        self._random.bit_generator.state = state["random"]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Literal, final
 
 import numpy.typing as npt
 
+from topology.context import get_context
 from topology.nodes.courier.methods import asynchronous
-from topology.nodes.flow.batch import Batch, MultiAgentBatch, SampleBatch
+from topology.nodes.flow.batch import Batch, MultiAgentBatch, SampleBatch, check_batch
+from topology.nodes.flow.checkpoints import files_of_node
+from topology.nodes.flow.checks import check_whole
 from topology.nodes.flow.events import Waker
 from topology.nodes.flow.replay_buffers import OURS, ReplayBuffer
-from topology.nodes.flow.shards import ParallelIteratorWorker
+from topology.nodes.flow.shards import Forever, ParallelIteratorWorker
 
 __all__ = ["LocalReplayBuffer", "ReplayActor"]
 
@@ -53,6 +56,16 @@ class LocalReplayBuffer:
     ) -> None:
         if replay_mode not in ("independent", "lockstep"):
             raise ValueError(f"replay_mode must be 'independent' or 'lockstep', got {replay_mode!r}")
+        check_whole("num_shards", num_shards, 1)
+        check_whole("learning_starts", learning_starts, 0)
+        check_whole("replay_batch_size", replay_batch_size, 1)
+        check_whole("replay_sequence_length", replay_sequence_length, 1)
+        check_whole("capacity", capacity, num_shards * replay_sequence_length)
+        if not prioritized_replay_alpha >= 0 or not prioritized_replay_beta >= 0:
+            raise ValueError(
+                "prioritized_replay_alpha and prioritized_replay_beta must be at least 0, got "
+                f"{prioritized_replay_alpha} and {prioritized_replay_beta}"
+            )
         self._starts = learning_starts // num_shards
         self._draws = max(1, replay_batch_size // replay_sequence_length)
         self._lockstep = replay_mode == "lockstep"
@@ -69,7 +82,7 @@ class LocalReplayBuffer:
 
     def add_batch(self, batch: Batch) -> None:
         """Keeps the steps of a batch, as copies."""
-        several = batch.as_multi_agent()
+        several = check_batch(batch, "a LocalReplayBuffer").as_multi_agent()
         if self._lockstep:
             self._buffer(_ALL).add_batch(_join(several))
         else:
@@ -162,22 +175,42 @@ class ReplayActor(ParallelIteratorWorker):
 
     Args:
         *args: as for `LocalReplayBuffer`.
+        checkpoint_period_s: seconds from one state on disk to the next, when something is stored; one more is saved
+            when the program stops. They are kept under `checkpoints/replay` of the run directory; a node that is begun
+            where there is one goes on from it. None for none.
         **kwargs: as for `LocalReplayBuffer`.
+
+    Raises:
+        ValueError: see `LocalReplayBuffer`; or a period that is not above 0, or of a run without a run directory.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(self._batches)
+    def __init__(self, *args: Any, checkpoint_period_s: float | None = None, **kwargs: Any) -> None:
+        super().__init__(Forever(self.replay))
         self._buffer = LocalReplayBuffer(*args, **kwargs)
+        self._turn = threading.Lock()  # the buffer is for one thread at a time
         self._lock = threading.Lock()
         self._waiting: list[Future[None]] = []
+        self._files = files_of_node("replay", checkpoint_period_s)
+        state = None if self._files is None else self._files.newest()
+        if state is not None:
+            self._buffer.set_state(state)
 
-    def _batches(self) -> Iterator[MultiAgentBatch | None]:
-        while True:
-            yield self.replay()
+    def run(self) -> None:
+        """Until the program stops; then it saves, where it keeps states."""
+        get_context().stop.wait()
+        self._save()
+
+    def _save(self) -> None:
+        if self._files is not None:
+            with self._turn:
+                self._files.save(self._buffer.get_state())
 
     def add_batch(self, batch: Batch) -> None:
         """Keeps the steps of a batch."""
-        self._buffer.add_batch(batch)
+        with self._turn:
+            self._buffer.add_batch(batch)
+        if self._files is not None and self._files.due:
+            self._save()
         if self._buffer.is_warm:
             with self._lock:
                 waiting, self._waiting = self._waiting, []
@@ -198,11 +231,13 @@ class ReplayActor(ParallelIteratorWorker):
 
     def replay(self) -> MultiAgentBatch | None:
         """A batch; None while there is not enough."""
-        return self._buffer.replay()
+        with self._turn:
+            return self._buffer.replay()
 
     def update_priorities(self, priorities: Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]) -> None:
         """See `LocalReplayBuffer`."""
-        self._buffer.update_priorities(priorities)
+        with self._turn:
+            self._buffer.update_priorities(priorities)
 
     def stats(self) -> dict[str, Any]:
         """See `LocalReplayBuffer`."""

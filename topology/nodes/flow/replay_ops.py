@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import math
 import random
-import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, final
 
 from topology.nodes.flow.actors import Actor
-from topology.nodes.flow.batch import Batch
+from topology.nodes.flow.batch import Batch, check_batch
+from topology.nodes.flow.checks import check_callable, check_whole
 from topology.nodes.flow.events import Signal, Waker
-from topology.nodes.flow.gather import GatherAsync, Shard
+from topology.nodes.flow.gather import GatherAsync
+from topology.nodes.flow.inspection import inspecting
 from topology.nodes.flow.items import Item
 from topology.nodes.flow.local_iterator import LocalIterator
 from topology.nodes.flow.metrics import STEPS_SAMPLED_COUNTER, get_shared_metrics
-from topology.nodes.flow.parallel_iterator import from_actors
+from topology.nodes.flow.parallel_iterator import Source
+from topology.nodes.flow.remote_shards import Shard
 from topology.nodes.flow.replay_buffers import ReplayBuffer, SimpleReplayBuffer
 from topology.nodes.flow.replay_by_policy import LocalReplayBuffer
 from topology.nodes.flow.stages import Operator, Outcome, Stage
+from topology.nodes.flow.storing import Senders, crew_of
 
 __all__ = ["LocalReplay", "MixInReplay", "Replay", "StoreToReplayBuffer", "WaitUntilTimestepsElapsed"]
-
-_MOST_UNDER_WAY = 16
 
 
 class _Stores(Protocol):
@@ -52,49 +53,26 @@ class StoreToReplayBuffer(Operator):
         seed: int | None = None,
     ) -> None:
         _one_of(local_buffer, actors, "StoreToReplayBuffer")
+        if local_buffer is not None:
+            check_callable("add_batch() of local_buffer", getattr(local_buffer, "add_batch", None))
         self._buffer = local_buffer
-        self._actors = list(actors or ())
-        self._random = random.Random(seed)
-        self._lock = threading.Lock()
-        self._under_way = dict.fromkeys(self._actors, 0)
-        self._chosen: Actor | None = None  # for an item that could not go yet
-        self._wakers: set[Waker] = set()
-        self._error: BaseException | None = None
+        self._senders = None if actors is None else Senders(actors, seed)
+        self.flow_replays = () if local_buffer is None else (local_buffer,)
 
     def process(self, item: Item, waker: Waker) -> Any:
+        batch = check_batch(item.value, "StoreToReplayBuffer")
         if self._buffer is not None:
-            self._buffer.add_batch(item.value)
-            return item.value
-        actor = self._chosen or self._random.choice(self._actors)
-        with self._lock:
-            error, self._error = self._error, None
-            if error is not None:
-                raise error
-            if self._under_way[actor] >= _MOST_UNDER_WAY:
-                self._chosen = actor
-                self._wakers.add(waker)
-                waker.arm()
-                return Signal.STALLED
-            self._under_way[actor] += 1
-        self._chosen = None
-        actor.submit("add_batch", item.value).add_done_callback(lambda future: self._stored(actor, future))
-        return item.value
-
-    def _stored(self, actor: Actor, future: Future[Any]) -> None:
-        with self._lock:
-            self._under_way[actor] -= 1
-            error = None if future.cancelled() else future.exception()
-            if error is not None:
-                error.add_note(f"raised by {actor.name} when it was given a batch to store")
-                self._error = error
-            wakers, self._wakers = self._wakers, set()
-        for waker in wakers:
-            waker.wake()
+            self._buffer.add_batch(batch)
+        elif self._senders is not None and not self._senders.try_send(batch, waker):
+            return Signal.STALLED
+        return batch
 
 
 def _one_of(local_buffer: object, actors: object, who: str) -> None:
     if (local_buffer is None) == (actors is None):
         raise ValueError(f"{who} takes either local_buffer or actors")
+    if actors is not None and not actors and not inspecting():
+        raise ValueError(f"{who} was given no actors: the plan has no replay nodes (replay_actors of PlanNode)")
 
 
 @final
@@ -104,8 +82,10 @@ class _LocalReplay(Stage):
     def __init__(self, buffer: LocalReplayBuffer | SimpleReplayBuffer | ReplayBuffer, num_items: int | None) -> None:
         self._buffer = buffer
         self._num_items = num_items
+        self.flow_replays = (buffer,)
 
     def poll(self, waker: Waker) -> Outcome:
+        waker.check()
         batch = self._draw()
         if batch is not None:
             return Item(batch)
@@ -141,9 +121,15 @@ def Replay(  # noqa: N802 - its name
         ValueError: both are given, or neither.
     """
     _one_of(local_buffer, actors, "Replay")
+    if isinstance(local_buffer, ReplayBuffer):
+        raise ValueError(  # noqa: TRY004 - the wrong one of two
+            "Replay() draws from a LocalReplayBuffer or a SimpleReplayBuffer; from a ReplayBuffer, which does not know "
+            "how much to draw, LocalReplay(buffer, train_batch_size) does"
+        )
     if local_buffer is not None:
         return LocalIterator(_LocalReplay(local_buffer, None))
-    shards = [source.open() for source in from_actors(list(actors or ())).sources]
+    crew = crew_of(actors or ())
+    shards = [Source(actor, crew).open() for actor in actors or ()]
     return LocalIterator(GatherAsync(shards, "Replay(actors)", num_async=num_async, prefetch=True, cold=_when_warm))
 
 
@@ -152,7 +138,12 @@ def _when_warm(shard: Shard) -> Future[Any]:
 
 
 def LocalReplay(replay_buffer: ReplayBuffer, train_batch_size: int) -> LocalIterator[Any]:  # noqa: N802 - its name
-    """Batches of `train_batch_size` steps from a `ReplayBuffer`, from the first store on."""
+    """Batches of `train_batch_size` steps from a `ReplayBuffer`, from the first store on.
+
+    Raises:
+        ValueError: `train_batch_size` below 1.
+    """
+    check_whole("train_batch_size", train_batch_size, 1)
     return LocalIterator(_LocalReplay(replay_buffer, train_batch_size))
 
 
@@ -170,17 +161,18 @@ class MixInReplay:
     """
 
     def __init__(self, num_slots: int, replay_proportion: float, *, seed: int | None = None) -> None:
-        if num_slots < 0 or replay_proportion < 0 or (replay_proportion > 0 and not num_slots):
+        if not replay_proportion >= 0 or (replay_proportion > 0 and not num_slots):
             raise ValueError(
                 f"replay_proportion={replay_proportion} needs num_slots above 0, got {num_slots}; both are at least 0"
             )
         self._buffer = SimpleReplayBuffer(num_slots, seed=seed)
+        self.flow_replays = (self._buffer,)
         self._proportion = replay_proportion
         self._random = random.Random(seed)
 
     def __call__(self, batch: Batch) -> list[Batch]:
         """The batch, and old ones."""
-        batches = [batch]
+        batches = [check_batch(batch, "MixInReplay")]
         self._buffer.add_batch(batch)
         whole = math.floor(self._proportion)
         count = whole + (self._random.random() < self._proportion - whole)

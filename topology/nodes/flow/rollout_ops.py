@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Literal, final
 
 import numpy as np
 
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.nodes.flow.batch import Batch, MultiAgentBatch, SampleBatch, concat_samples
+from topology.nodes.flow.batch import Batch, MultiAgentBatch, SampleBatch, check_batch, concat_samples
+from topology.nodes.flow.checks import check_seconds, check_whole
 from topology.nodes.flow.events import Signal, Waker
 from topology.nodes.flow.items import Item
 from topology.nodes.flow.local_iterator import LocalIterator
@@ -19,8 +21,9 @@ from topology.nodes.flow.metrics import (
     WindowTimer,
     get_shared_metrics,
 )
-from topology.nodes.flow.parallel_iterator import ParallelIterator, from_actors
+from topology.nodes.flow.parallel_iterator import ParallelIterator
 from topology.nodes.flow.shards import get_global_worker
+from topology.nodes.flow.sources import from_actors
 from topology.nodes.flow.stages import Operator, Outcome, Stage
 from topology.nodes.flow.worker_set import WorkerSet
 
@@ -32,6 +35,9 @@ __all__ = [
     "StandardizeFields",
     "rollouts_of",
 ]
+
+
+_logger = logging.getLogger(__name__)
 
 
 def rollouts_of(workers: WorkerSet) -> ParallelIterator[Batch]:
@@ -46,14 +52,16 @@ class _LocalRollouts(Stage):
     def __init__(self, workers: WorkerSet) -> None:
         self._workers = workers
 
-    def poll(self, waker: Waker) -> Outcome:  # noqa: ARG002 - never waits
+    def poll(self, waker: Waker) -> Outcome:
+        waker.check()
         worker = self._workers.local_worker()
         batch = worker.sample()
-        self._workers.take_notes(worker.drain_notes())
+        self._workers.take_notes(None, worker.drain_notes())
         return Item(batch)
 
 
 def _count_sampled(batch: Batch) -> Batch:
+    check_batch(batch, "ParallelRollouts")
     counters = get_shared_metrics().counters
     counters[STEPS_SAMPLED_COUNTER] += batch.count
     counters[AGENT_STEPS_SAMPLED_COUNTER] += batch.agent_steps()
@@ -84,8 +92,10 @@ def ParallelRollouts(  # noqa: N802 - its name
         A `LocalIterator` of batches; of mode "raw" a `ParallelIterator`.
 
     Raises:
-        ValueError: another mode.
+        ValueError: another mode, `num_async` below 1, or `straggler_s` below 0.
     """
+    check_whole("num_async", num_async, 1)
+    check_seconds("straggler_s", straggler_s)
     if mode not in ("bulk_sync", "async", "raw"):
         raise ValueError(f"mode must be 'bulk_sync', 'async' or 'raw', got {mode!r}")
     workers.sync_weights()
@@ -108,7 +118,7 @@ class ConcatBatches:
         count_steps_by: "env_steps", or "agent_steps" for those of all policies.
 
     Raises:
-        ValueError: another way to count.
+        ValueError: another way to count, or a size below 1.
     """
 
     def __init__(
@@ -120,12 +130,13 @@ class ConcatBatches:
     ) -> None:
         if count_steps_by not in ("env_steps", "agent_steps"):
             raise ValueError(f"count_steps_by must be 'env_steps' or 'agent_steps', got {count_steps_by!r}")
-        self.min_batch_size = min_batch_size
+        self.min_batch_size = check_whole("min_batch_size", min_batch_size, 1)
         self._by_agents = count_steps_by == "agent_steps"
         self._clock = clock
         self._buffer: list[Batch] = []
         self._count = 0
         self._began: float | None = None
+        self._said_so = False
 
     def _on_fetch_start(self) -> None:
         if self._began is None:
@@ -133,20 +144,33 @@ class ConcatBatches:
 
     def __call__(self, batch: Batch) -> list[Batch]:
         """The joined batch in a list, or an empty list."""
-        if not isinstance(batch, SampleBatch | MultiAgentBatch):
-            raise ValueError(f"ConcatBatches takes batches, got {type(batch).__name__}")  # noqa: TRY004 - as known
-        if batch.agent_steps() == 0:
+        if check_batch(batch, "ConcatBatches").agent_steps() == 0:
             return []
         self._buffer.append(batch)
-        self._count += batch.agent_steps() if self._by_agents else batch.env_steps()
+        self._count += self._steps(batch)
         if self._count < self.min_batch_size:
             return []
         timer: WindowTimer = get_shared_metrics().timers["sample"]
         timer.push(self._clock.monotonic() - (self._began or self._clock.monotonic()))
         timer.push_units_processed(self._count)
-        joined = concat_samples(self._buffer)
-        self._buffer, self._count, self._began = [], 0, None
-        return [joined]
+        if self._count > 2 * self.min_batch_size and not self._said_so:
+            self._said_so = True
+            _logger.info("batches of %d steps, where at least %d are wanted", self._count, self.min_batch_size)
+        # Emptied first: batches that cannot be joined are given up, or no later ones could be joined either.
+        parts, self._buffer, self._count, self._began = self._buffer, [], 0, None
+        return [concat_samples(parts)]
+
+    def _steps(self, batch: Batch) -> int:
+        return batch.agent_steps() if self._by_agents else batch.env_steps()
+
+    def get_state(self) -> list[Batch]:
+        """The batches that wait for more."""
+        return list(self._buffer)
+
+    def set_state(self, state: Sequence[Batch]) -> None:
+        """Takes `get_state` back."""
+        self._buffer, self._began = list(state), None
+        self._count = sum(map(self._steps, state))
 
 
 @final
@@ -167,6 +191,7 @@ class SelectExperiences:
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with those policies only."""
+        check_batch(batch, "SelectExperiences")
         return batch.select(self._policy_ids) if isinstance(batch, MultiAgentBatch) else batch
 
 
@@ -176,19 +201,27 @@ class StandardizeFields:
 
     Args:
         fields: names of the columns.
+
+    Raises:
+        ValueError: one name, not a list of them.
     """
 
     def __init__(self, fields: Sequence[str]) -> None:
+        if isinstance(fields, str):
+            raise ValueError(f"StandardizeFields takes a list of columns, got {fields!r}")  # noqa: TRY004 - its content
         self._fields = list(fields)
 
     def __call__(self, batch: Batch) -> Batch:
         """The batch with those columns standardized."""
+        check_batch(batch, "StandardizeFields")
         if isinstance(batch, SampleBatch):
             return self._standardize(batch)
         parts = {name: self._standardize(part) for name, part in batch.policy_batches.items()}
         return MultiAgentBatch(parts, batch.count)
 
     def _standardize(self, batch: SampleBatch) -> SampleBatch:
+        if not batch.count:
+            return batch  # it has no columns either, perhaps
         missing = [name for name in self._fields if name not in batch]
         if missing:
             raise KeyError(f"StandardizeFields: the batch has no columns {missing}; it has {sorted(batch)}")

@@ -12,6 +12,7 @@ from topology.errors import ProgramStopped
 from topology.nodes.courier.client import Client
 from topology.nodes.courier.methods import asynchronous
 from topology.nodes.flow.actors import Actor
+from topology.nodes.flow.checkpoints import files_of_node
 from topology.nodes.flow.failures import WorkerFailures
 from topology.nodes.flow.plan import Plan, RunningPlan
 from topology.nodes.flow.worker import RolloutWorker
@@ -36,6 +37,13 @@ class PlanRunner:
         failures: what to do when a worker fails.
         report: told every result, in the driver's thread.
         is_done: whether a result is the last one that is needed; the program is then stopped.
+        checkpoint_period_s: seconds from one state of the plan on disk to the next, at the result that follows; one
+            more is saved when the plan ends or the program stops. They are kept under `checkpoints/plan` of the run
+            directory; a plan that is begun where there are some goes on from the newest. None for none.
+        checkpoint_replay: whether replay buffers in this place are part of them.
+
+    Raises:
+        ValueError: a period that is not above 0, or of a run that keeps no run directory.
     """
 
     def __init__(
@@ -49,7 +57,11 @@ class PlanRunner:
         failures: WorkerFailures | None = None,
         report: Callable[[Any], object] | None = None,
         is_done: Callable[[Any], bool] = _never,
+        checkpoint_period_s: float | None = None,
+        checkpoint_replay: bool = False,
     ) -> None:
+        self._files = files_of_node("plan", checkpoint_period_s)
+        self._saves_replay = checkpoint_replay
         self._plan = plan
         self._clients = (*workers, *aggregators, *replay_actors)
         self.workers = WorkerSet(
@@ -71,11 +83,14 @@ class PlanRunner:
         """Runs the plan. Raises what an operator, a learner or a worker raises."""
         error: BaseException = ProgramStopped("the plan has ended")
         try:
-            self._running = self._plan.build(self.workers)
-            for result in self._running:
-                self._publish(result)
-                if self._is_done(result):
-                    break
+            self._running = running = self._plan.build(self.workers)
+            self._restore(running)
+            try:
+                self._drive(running)
+            except ProgramStopped:
+                self._save(running)
+                raise
+            self._save(running)
             self.finish()
             self._stop_program()
         except BaseException as caught:
@@ -88,6 +103,30 @@ class PlanRunner:
             for future in self._take_waiting():
                 if future.set_running_or_notify_cancel():
                     future.set_exception(error)
+
+    def _drive(self, running: RunningPlan) -> None:
+        for result in running:
+            self._publish(result)
+            if self._is_done(result):
+                return
+            if self._files is not None and self._files.due:
+                self._save(running)
+
+    def _restore(self, running: RunningPlan) -> None:
+        if self._files is None:
+            return
+        workers = self.workers
+        actors = (*workers.remote_workers(), *workers.aggregators, *workers.replay_actors)
+        state = self._files.newest({actor.name: actor for actor in actors})
+        if state is not None:
+            running.set_state(state)
+
+    def _save(self, running: RunningPlan) -> None:
+        if self._files is None:
+            return
+        state = running.get_state(replay=self._saves_replay)
+        state["metrics"]["info"] = {}  # what was told of the last updates: anything, and soon told anew
+        self._files.save(state)
 
     def finish(self) -> None:
         """Called when the plan has done enough, before the program is stopped: for subclasses."""

@@ -1,4 +1,8 @@
-"""What can be done to the items of a shard, in its own place."""
+"""What can be done to the items of a shard, in its own place.
+
+The iterators here are objects, not generators: a generator that has raised is over, and what it held is gone. These go
+on after an error with what they hold.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, final
 
+from topology.nodes.flow.checks import check_callable, check_whole
 from topology.nodes.flow.naming import name_of_function
+from topology.nodes.flow.stages import call_user, parts_of, transformed
 
 __all__ = [
     "ShardBatch",
@@ -18,16 +24,26 @@ __all__ = [
     "ShardForEach",
     "ShardShuffle",
     "ShardTransform",
-    "batched",
     "check_concurrency",
-    "shuffled",
 ]
+
+MOST_THREADS = 256
+"""What "no bound" means: nobody knows how many items there will be."""
 
 
 def check_concurrency(max_concurrency: int) -> None:
-    """Raises `ValueError` for a negative number."""
-    if max_concurrency < 0:
-        raise ValueError(f"max_concurrency={max_concurrency}: at least 1, or 0 for no bound")
+    """Raises `ValueError` for anything but a whole number, at least 0."""
+    check_whole("max_concurrency", max_concurrency, 0)
+
+
+class _Items(Iterator[Any]):
+    """An iterator over what becomes of the items of another one."""
+
+    def __init__(self, items: Iterator[Any]) -> None:
+        self._items = items
+
+
+# --- for_each ---------------------------------------------------------------------------------------------------------
 
 
 @final
@@ -39,6 +55,7 @@ class ShardForEach:
     max_concurrency: int = 1
 
     def __post_init__(self) -> None:
+        check_callable("for_each()", self.fn)
         check_concurrency(self.max_concurrency)
 
     @property
@@ -46,26 +63,53 @@ class ShardForEach:
         return f"for_each({name_of_function(self.fn)})"
 
     def apply(self, items: Iterator[Any]) -> Iterator[Any]:
-        # A generator, not map(): a StopIteration of the function is an error of it, and must not end the stream.
-        return (self.fn(item) for item in items) if self.max_concurrency == 1 else self._at_once(items)
+        return _Applied(items, self.fn) if self.max_concurrency == 1 else _AtOnce(items, self.fn, self.max_concurrency)
 
-    def _at_once(self, items: Iterator[Any]) -> Iterator[Any]:
-        # A thread each: without a bound nobody knows how many there will be.
-        with ThreadPoolExecutor(self.max_concurrency or 256, "flow for_each") as pool:
-            running: set[Future[Any]] = set()
-            more = True
-            while more or running:
-                while more and (not self.max_concurrency or len(running) < self.max_concurrency):
-                    for item in items:
-                        running.add(pool.submit(self.fn, item))
-                        break
-                    else:
-                        more = False
-                if running:
-                    done, _ = concurrent.futures.wait(running, return_when=FIRST_COMPLETED)
-                    future = done.pop()
-                    running.remove(future)
-                    yield future.result()
+
+@final
+class _Applied(_Items):
+    def __init__(self, items: Iterator[Any], fn: Callable[[Any], Any]) -> None:
+        super().__init__(items)
+        self._fn = fn
+
+    def __next__(self) -> Any:
+        return call_user(self._fn, next(self._items))
+
+
+@final
+class _AtOnce(_Items):
+    def __init__(self, items: Iterator[Any], fn: Callable[[Any], Any], most: int) -> None:
+        super().__init__(items)
+        self._fn = fn
+        self._most = most
+        self._pool = ThreadPoolExecutor(most or MOST_THREADS, "flow for_each")
+        self._running: set[Future[Any]] = set()
+        self._ended = False
+
+    def __next__(self) -> Any:
+        self._fill()
+        if not self._running:
+            self._pool.shutdown(wait=False)
+            raise StopIteration
+        done, _ = concurrent.futures.wait(self._running, return_when=FIRST_COMPLETED)
+        future = done.pop()
+        self._running.remove(future)
+        return call_user(future.result)
+
+    def _fill(self) -> None:
+        while not self._ended and (len(self._running) < self._most if self._most else not self._has_result()):
+            for item in self._items:
+                self._running.add(self._pool.submit(self._fn, item))
+                break
+            else:
+                self._ended = True
+
+    def _has_result(self) -> bool:
+        # Without a bound it would otherwise read on for ever where items never end.
+        return any(future.done() for future in self._running)
+
+
+# --- others -----------------------------------------------------------------------------------------------------------
 
 
 @final
@@ -75,12 +119,28 @@ class ShardFilter:
 
     fn: Callable[[Any], Any]
 
+    def __post_init__(self) -> None:
+        check_callable("filter()", self.fn)
+
     @property
     def name(self) -> str:
         return f"filter({name_of_function(self.fn)})"
 
     def apply(self, items: Iterator[Any]) -> Iterator[Any]:
-        return (item for item in items if self.fn(item))
+        return _Filtered(items, self.fn)
+
+
+@final
+class _Filtered(_Items):
+    def __init__(self, items: Iterator[Any], fn: Callable[[Any], Any]) -> None:
+        super().__init__(items)
+        self._fn = fn
+
+    def __next__(self) -> Any:
+        for item in self._items:
+            if call_user(self._fn, item):
+                return item
+        raise StopIteration
 
 
 @final
@@ -90,12 +150,33 @@ class ShardBatch:
 
     size: int
 
+    def __post_init__(self) -> None:
+        check_whole("batch()", self.size, 1)
+
     @property
     def name(self) -> str:
         return f"batch({self.size})"
 
     def apply(self, items: Iterator[Any]) -> Iterator[Any]:
-        return batched(items, self.size)
+        return _Batched(items, self.size)
+
+
+@final
+class _Batched(_Items):
+    def __init__(self, items: Iterator[Any], size: int) -> None:
+        super().__init__(items)
+        self._size = size
+        self._waiting: list[Any] = []
+
+    def __next__(self) -> list[Any]:
+        for item in self._items:
+            self._waiting.append(item)
+            if len(self._waiting) == self._size:
+                break
+        if not self._waiting:
+            raise StopIteration
+        batch, self._waiting = self._waiting, []
+        return batch
 
 
 @final
@@ -106,22 +187,57 @@ class ShardFlatten:
     name = "flatten"
 
     def apply(self, items: Iterator[Any]) -> Iterator[Any]:
-        return (inner for item in items for inner in item)
+        return _Flattened(items)
+
+
+@final
+class _Flattened(_Items):
+    def __init__(self, items: Iterator[Any]) -> None:
+        super().__init__(items)
+        self._parts: Iterator[Any] = iter(())
+
+    def __next__(self) -> Any:
+        while True:
+            for part in self._parts:
+                return part
+            self._parts = parts_of(next(self._items), "flatten() or combine()")
 
 
 @final
 @dataclass(frozen=True)
 class ShardTransform:
-    """Whatever a function makes of the whole iterator."""
+    """Whatever a function makes of the whole iterator; made anew of what is left when it has raised."""
 
     fn: Callable[[Iterator[Any]], Iterable[Any]]
+
+    def __post_init__(self) -> None:
+        check_callable("transform()", self.fn)
 
     @property
     def name(self) -> str:
         return f"transform({name_of_function(self.fn)})"
 
     def apply(self, items: Iterator[Any]) -> Iterator[Any]:
-        return iter(self.fn(items))
+        return _Transformed(items, self.fn)
+
+
+@final
+class _Transformed(_Items):
+    def __init__(self, items: Iterator[Any], fn: Callable[[Iterator[Any]], Iterable[Any]]) -> None:
+        super().__init__(items)
+        self._fn = fn
+        self._results: Iterator[Any] | None = None
+
+    def __next__(self) -> Any:
+        if self._results is None:
+            self._results = transformed(self._fn, self._items)
+        try:
+            return next(self._results)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._results = None  # a generator that has raised is over
+            raise
 
 
 @final
@@ -132,33 +248,30 @@ class ShardShuffle:
     size: int
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        check_whole("local_shuffle()", self.size, 1)
+
     @property
     def name(self) -> str:
         return f"local_shuffle(shuffle_buffer_size={self.size})"
 
     def apply(self, items: Iterator[Any]) -> Iterator[Any]:
-        return shuffled(items, self.size, self.seed)
+        return _Shuffled(items, self.size, self.seed)
 
 
-def batched(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` items; the last one may be shorter."""
-    batch: list[Any] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+@final
+class _Shuffled(_Items):
+    def __init__(self, items: Iterator[Any], size: int, seed: int | None) -> None:
+        super().__init__(items)
+        self._size = size
+        self._random = random.Random(seed)
+        self._waiting: list[Any] = []
 
-
-def shuffled(items: Iterator[Any], size: int, seed: int | None) -> Iterator[Any]:
-    """The items in an order that is random within a window of `size`."""
-    source = random.Random(seed)
-    waiting: list[Any] = []
-    for item in items:
-        waiting.append(item)
-        if len(waiting) >= size:
-            yield waiting.pop(source.randrange(len(waiting)))
-    while waiting:
-        yield waiting.pop(source.randrange(len(waiting)))
+    def __next__(self) -> Any:
+        for item in self._items:
+            self._waiting.append(item)
+            if len(self._waiting) >= self._size:
+                break
+        if not self._waiting:
+            raise StopIteration
+        return self._waiting.pop(self._random.randrange(len(self._waiting)))

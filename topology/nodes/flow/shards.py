@@ -6,16 +6,18 @@ anew. A host is called by one thread at a time, in the order of the calls: serve
 
 from __future__ import annotations
 
-import collections
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, final
 
 from topology.clock import Deadline
 from topology.errors import CourierError
+from topology.nodes.flow.stages import parts_of
 
 __all__ = [
     "HOST_OPTIONS",
+    "Forever",
     "ParallelIteratorWorker",
     "Reply",
     "ShardOperator",
@@ -62,6 +64,9 @@ Reply = tuple[list[Any], list[int], bool, tuple[Any, ...]]
 """
 
 
+_Taken = tuple[Any, int]  # an item, and the version of the weights it was made with
+
+
 class StreamUnknown(CourierError):
     """The host has no such stream: it was started again. Asked with the `StreamSpec` it opens it."""
 
@@ -106,7 +111,8 @@ class ParallelIteratorWorker:
         self._items: Iterator[Any] | None = None
         self._specs: dict[str, StreamSpec] = {}
         self._streams: dict[str, Iterator[Any]] = {}
-        self._slices: dict[tuple[str, int], collections.deque[tuple[Any, int]]] = {}
+        self._slices: dict[str, _Slices] = {}
+        self._owed: dict[str, Exception] = {}  # errors that came after items of the same reply
 
     # --- what clients call -------------------------------------------------------------------------------------------
 
@@ -118,47 +124,43 @@ class ParallelIteratorWorker:
         """
         if stream not in self._specs:
             self._open(stream, spec)
-        deadline = Deadline(batch_ms / 1000) if batch_ms else None
-        values: list[Any] = []
-        versions: list[int] = []
-        while True:
-            version = self.weights_version
-            found, value = self._next(stream)
-            if not found:
-                return values, versions, True, self.drain_notes()
-            values.append(value)
-            versions.append(version)
-            if deadline is None or deadline.expired:
-                return values, versions, False, self.drain_notes()
+        return self._reply(stream, batch_ms, lambda: self._next(stream))
 
     def next_slice(self, stream: str, spec: StreamSpec | None, part: int, parts: int, batch_ms: float = 0) -> Reply:
         """The next item whose number in the stream is `part` modulo `parts`; those of other parts are kept for them."""
         self._open(stream, spec)
-        mine = self._slices.setdefault((stream, part), collections.deque())
-        counter = self._slices.setdefault((stream, -1), collections.deque([(0, 0)]))  # how many were taken so far
-        deadline = Deadline(batch_ms / 1000)
-        values: list[Any] = []
-        versions: list[int] = []
-        while True:
-            while not mine:
-                version = self.weights_version
-                found, value = self._next(stream)
-                if not found:
-                    return values, versions, True, self.drain_notes()
-                number = counter[0][0]
-                counter[0] = (number + 1, 0)
-                self._slices.setdefault((stream, number % parts), collections.deque()).append((value, version))
-            value, version = mine.popleft()
-            values.append(value)
-            versions.append(version)
-            if deadline.expired:
-                return values, versions, False, self.drain_notes()
+        slices = self._slices.setdefault(stream, _Slices(parts))
+        return self._reply(f"{stream} part {part}", batch_ms, lambda: slices.take(part, lambda: self._next(stream)))
 
     def recover(self) -> None:
         """Called after a failure, before the next request: subclasses make anew what may be broken."""
 
     def ping(self) -> None:
         """Does nothing: its reply says that the host is there."""
+
+    def _reply(self, asked: str, batch_ms: float, take: Callable[[], _Taken | None]) -> Reply:
+        """The next item, or all within `batch_ms` milliseconds. An error waits for the items before it to be gone."""
+        error = self._owed.pop(asked, None)
+        if error is not None:
+            raise error
+        deadline = Deadline(batch_ms / 1000) if batch_ms else None
+        values: list[Any] = []
+        versions: list[int] = []
+        while True:
+            try:
+                taken = take()
+            except Exception as caught:
+                if not values:
+                    raise
+                self._owed[asked] = caught
+                break
+            if taken is None:
+                return values, versions, True, self.drain_notes()
+            values.append(taken[0])
+            versions.append(taken[1])
+            if deadline is None or deadline.expired:
+                break
+        return values, versions, False, self.drain_notes()
 
     # --- for subclasses ----------------------------------------------------------------------------------------------
 
@@ -175,25 +177,22 @@ class ParallelIteratorWorker:
             raise StreamUnknown(f"stream {stream} is not open here; ask with its StreamSpec")
         self._specs[stream] = spec
 
-    def _next(self, stream: str) -> tuple[bool, Any]:
-        """Whether there is an item, and the item."""
+    def _next(self, stream: str) -> _Taken | None:
+        """The next item, and the version of the weights it was made with; None at the end."""
         token = _global_worker.set(self)
+        version = self.weights_version
         try:
             if stream not in self._streams:
                 self._streams[stream] = self._build(self._specs[stream])
             for value in self._streams[stream]:
-                return True, value
-            return False, None
-        except BaseException:
-            # A generator that has raised is over; what comes next goes through new ones.
-            self._streams.pop(stream, None)
-            raise
+                return value, version
+            return None
         finally:
             _global_worker.reset(token)
 
     def _build(self, spec: StreamSpec) -> Iterator[Any]:
         if self._items is None:
-            self._items = self._repeated() if self._repeat else self._begin()
+            self._items = _Repeated(self._begin) if self._repeat else self._begin()
         chain = self._items
         for operator in spec.operators:
             chain = operator.apply(chain)
@@ -201,16 +200,73 @@ class ParallelIteratorWorker:
 
     def _begin(self) -> Iterator[Any]:
         source = self._item_generator
-        return iter(source() if callable(source) else source)
+        return parts_of(source() if callable(source) else source, "a ParallelIteratorWorker")
 
     def _drop_all(self) -> None:
         self._streams.clear()
         self._slices.clear()
         self._items, self._item_generator = None, ()
 
-    def _repeated(self) -> Iterator[Any]:
+
+@final
+class _Slices:
+    """One stream dealt out to several parts, which ask at different times."""
+
+    def __init__(self, parts: int) -> None:
+        self._waiting: list[deque[_Taken]] = [deque() for _ in range(parts)]
+        self._number = 0
+
+    def take(self, part: int, following: Callable[[], _Taken | None]) -> _Taken | None:
+        """The next item of a part; what comes before it is kept for the others."""
+        mine = self._waiting[part]
+        while not mine:
+            taken = following()
+            if taken is None:
+                return None
+            self._waiting[self._number % len(self._waiting)].append(taken)
+            self._number += 1
+        return mine.popleft()
+
+
+@final
+class Forever:
+    """What a function gives, without end. Not a generator, which would be over after an error."""
+
+    def __init__(self, give: Callable[[], Any]) -> None:
+        self._give = give
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._give()
+        except StopIteration as error:
+            raise RuntimeError(
+                f"{self._give.__name__}() raised StopIteration, which does not end a worker's items"
+            ) from error
+
+
+@final
+class _Repeated:
+    """The items of an iterable again and again. Not a generator, which would be over after an error."""
+
+    def __init__(self, begin: Callable[[], Iterator[Any]]) -> None:
+        self._begin = begin
+        self._items: Iterator[Any] = iter(())
+        self._fresh = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
         while True:
-            yield from self._begin()
+            for item in self._items:
+                self._fresh = False
+                return item
+            if self._fresh:
+                raise ValueError("there is nothing to repeat: the worker was given no items")
+            self._items, self._fresh = self._begin(), True
 
 
 def release(worker: ParallelIteratorWorker) -> None:

@@ -10,7 +10,7 @@ from topology.nodes.flow.events import Signal, Waker
 from topology.nodes.flow.items import Item
 from topology.nodes.flow.naming import name_of_function
 
-__all__ = ["FromIterable", "Operator", "Outcome", "Stage", "call_user", "pull"]
+__all__ = ["FromIterable", "OneInput", "Operator", "Outcome", "Stage", "call_user", "parts_of", "pull", "transformed"]
 
 Outcome = Item | Signal
 """What a stage answers: an item, or why there is none."""
@@ -37,6 +37,23 @@ class Stage(abc.ABC):
     @abc.abstractmethod
     def poll(self, waker: Waker) -> Outcome:
         """The next item, or why there is none; then `waker` is woken once there may be one. Does not block."""
+
+    def get_state(self) -> Any:
+        """What it holds from one item to the next, as plain data and `Item`s; None for nothing. See `states`."""
+        return None
+
+    def set_state(self, state: Any) -> None:
+        """Takes `get_state` back, in the place of what it holds."""
+        if state is not None:
+            raise ValueError(f"{self.name} holds nothing, and was to take up {type(state).__name__}")
+
+
+class OneInput(Stage):
+    """A stage that asks one other stage."""
+
+    def __init__(self, source: Stage) -> None:
+        self.inputs = (source,)
+        self._source = source
 
 
 class Operator(abc.ABC):
@@ -65,6 +82,35 @@ def call_user(fn: Callable[..., Any], *args: Any) -> Any:
         raise RuntimeError(f"{name_of_function(fn)} raised StopIteration, which does not end a plan") from error
 
 
+def parts_of(value: Any, who: str) -> Iterator[Any]:
+    """An iterator over the parts of a value.
+
+    Raises:
+        TypeError: it has none.
+    """
+    try:
+        return iter(value)
+    except TypeError as error:
+        raise TypeError(
+            f"{who} takes values that have parts, such as lists (an empty one for none), got {type(value).__name__}"
+        ) from error
+
+
+def transformed(fn: Callable[[Iterator[Any]], Iterable[Any]], items: Iterator[Any]) -> Iterator[Any]:
+    """What a user's generator function makes of items.
+
+    Raises:
+        TypeError: it returned no iterable.
+    """
+    results = call_user(fn, items)
+    if not isinstance(results, Iterable):
+        raise TypeError(
+            f"transform() takes a function that returns an iterator, such as a generator function; "
+            f"{name_of_function(fn)} returned {type(results).__name__}"
+        )
+    return iter(results)
+
+
 @final
 class FromIterable(Stage):
     """Items of a Python iterable, begun anew never. `factory` is called at the first pull."""
@@ -78,9 +124,13 @@ class FromIterable(Stage):
     def name(self) -> str:
         return self._name
 
-    def poll(self, waker: Waker) -> Outcome:  # noqa: ARG002 - never waits
+    def poll(self, waker: Waker) -> Outcome:
+        waker.check()
         if self._items is None:
-            self._items = iter(self._factory())
+            items = self._factory()
+            if not isinstance(items, Iterable):
+                raise TypeError(f"a LocalIterator is made of an iterable, got {type(items).__name__}")
+            self._items = iter(items)
         for value in self._items:
             return Item(value)
         return Signal.END

@@ -8,7 +8,8 @@ from typing import Any, final
 import numpy as np
 
 from topology.nodes.flow.actors import Actor
-from topology.nodes.flow.batch import Batch
+from topology.nodes.flow.batch import Batch, check_batch
+from topology.nodes.flow.checks import check_whole
 from topology.nodes.flow.events import Waker
 from topology.nodes.flow.gradients import average_gradients
 from topology.nodes.flow.items import Item
@@ -45,6 +46,17 @@ def global_vars_of(metrics: MetricsContext) -> dict[str, Any]:
     return {"timestep": metrics.counters[STEPS_SAMPLED_COUNTER]}
 
 
+def ids_of(policies: Sequence[str]) -> list[str] | None:
+    """A list of ids; None for all.
+
+    Raises:
+        ValueError: one id, not a list of them.
+    """
+    if isinstance(policies, str):
+        raise ValueError(f"policies must be a list of ids, got {policies!r}")  # noqa: TRY004 - its content is wrong
+    return list(policies) or None
+
+
 def _count_trained(metrics: MetricsContext, env_steps: int, agent_steps: int | None = None) -> None:
     metrics.counters[STEPS_TRAINED_THIS_ITER_COUNTER] = env_steps
     metrics.counters[STEPS_TRAINED_COUNTER] += env_steps
@@ -69,6 +81,9 @@ class TrainOneStep:
         sgd_minibatch_size: rows of a minibatch; 0 for the whole batch in one update.
         num_devices: parts of each minibatch that are worked on at a time.
         seed: of the shuffling.
+
+    Raises:
+        ValueError: numbers that are no whole ones, or too small.
     """
 
     def __init__(
@@ -81,17 +96,15 @@ class TrainOneStep:
         num_devices: int = 1,
         seed: int | None = 0,
     ) -> None:
-        if num_sgd_iter < 1 or sgd_minibatch_size < 0 or num_devices < 1:
-            raise ValueError(
-                f"num_sgd_iter and num_devices must be at least 1 and sgd_minibatch_size at least 0, got "
-                f"{num_sgd_iter}, {num_devices} and {sgd_minibatch_size}"
-            )
+        check_whole("num_sgd_iter", num_sgd_iter, 1)
+        check_whole("sgd_minibatch_size", sgd_minibatch_size, 0)
+        check_whole("num_devices", num_devices, 1)
         if sgd_minibatch_size and sgd_minibatch_size < num_devices:
             raise ValueError(
                 f"sgd_minibatch_size={sgd_minibatch_size} is below one row for each of {num_devices} devices"
             )
         self._workers = workers
-        self._policies = list(policies) or None
+        self._policies = ids_of(policies)
         self._passes = num_sgd_iter
         self._minibatch = sgd_minibatch_size
         self._devices = num_devices
@@ -104,6 +117,7 @@ class TrainOneStep:
 
     def __call__(self, batch: Batch) -> tuple[Batch, dict[str, Any]]:
         """Learns from the batch."""
+        check_batch(batch, "TrainOneStep")
         metrics = get_shared_metrics()
         with metrics.timers["learn"] as timer:
             info = learn(
@@ -121,6 +135,14 @@ class TrainOneStep:
         with metrics.timers["update"]:
             self._workers.sync_weights(self._policies, global_vars=global_vars_of(metrics))
         return batch, info
+
+    def get_state(self) -> Any:
+        """Where the shuffling is."""
+        return self._random.bit_generator.state
+
+    def set_state(self, state: Any) -> None:
+        """Takes `get_state` back."""
+        self._random.bit_generator.state = state
 
 
 def MultiGPUTrainOneStep(  # noqa: N802 - its name
@@ -162,6 +184,7 @@ class ComputeGradients:
 
     def __call__(self, batch: Batch) -> tuple[Any, int]:
         """Computes the gradients."""
+        check_batch(batch, "ComputeGradients")
         metrics = get_shared_metrics()
         with metrics.timers["compute_grads"]:
             gradients, info = self._workers.local_worker().compute_gradients(batch)
@@ -178,7 +201,16 @@ class AverageGradients:
     """
 
     def __call__(self, gradients: Sequence[tuple[Any, int]]) -> tuple[Any, int]:
-        """Averages."""
+        """Averages.
+
+        Raises:
+            ValueError: no list of such pairs, gradients of different structure, or of no steps at all.
+        """
+        if not isinstance(gradients, Sequence) or not all(isinstance(g, tuple) and len(g) == 2 for g in gradients):
+            raise ValueError(
+                "AverageGradients takes lists of (gradients, steps), such as ComputeGradients and batch() make, got "
+                f"{type(gradients).__name__}"
+            )
         return average_gradients(gradients), sum(steps for _, steps in gradients)
 
 
@@ -194,7 +226,7 @@ class ApplyGradients(Operator):
 
     def __init__(self, workers: WorkerSet, policies: Sequence[str] = (), update_all: bool = True) -> None:
         self._workers = workers
-        self._policies = list(policies) or None
+        self._policies = ids_of(policies)
         self._update_all = update_all
 
     @property
@@ -239,9 +271,9 @@ class UpdateTargetNetwork:
         policies: Sequence[str] = (),
     ) -> None:
         self._workers = workers
-        self._period = target_update_freq
+        self._period = check_whole("target_update_freq", target_update_freq, 0)
         self._counter = STEPS_TRAINED_COUNTER if by_steps_trained else STEPS_SAMPLED_COUNTER
-        self._policies = list(policies) or None
+        self._policies = ids_of(policies)
         self._last = 0  # its own: several such operators in one plan keep their own time
 
     def __call__(self, item: Any) -> Any:
@@ -254,3 +286,11 @@ class UpdateTargetNetwork:
             self._last = metrics.counters[LAST_TARGET_UPDATE_TS] = now
             metrics.counters[NUM_TARGET_UPDATES] += 1
         return item
+
+    def get_state(self) -> int:
+        """The steps at the last copy."""
+        return self._last
+
+    def set_state(self, state: int) -> None:
+        """Takes `get_state` back."""
+        self._last = state

@@ -1,12 +1,9 @@
-"""The stages that do something to the items of one other stage, in the driver."""
+"""The stages that put the items of one other stage into another form or order, in the driver."""
 
 from __future__ import annotations
 
-import functools
 import random
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, final
 
 from topology.nodes.flow.actors import ActorGroup
@@ -14,166 +11,16 @@ from topology.nodes.flow.events import Signal, Waker
 from topology.nodes.flow.items import Item, merge_origins
 from topology.nodes.flow.metrics import SharedMetrics
 from topology.nodes.flow.naming import name_of_function
-from topology.nodes.flow.stages import Operator, Outcome, Stage, call_user, pull
+from topology.nodes.flow.stages import OneInput, Outcome, Stage, parts_of, pull, transformed
 
-__all__ = [
-    "Apply",
-    "ApplyAtOnce",
-    "BatchItems",
-    "Filter",
-    "Flatten",
-    "Shuffle",
-    "Transform",
-    "ZipWithSource",
-]
-
-
-class _OneInput(Stage):
-    def __init__(self, source: Stage) -> None:
-        self.inputs = (source,)
-        self._source = source
+__all__ = ["BatchItems", "Flatten", "Shuffle", "Transform", "ZipWithSource"]
 
 
 @final
-class Apply(_OneInput):
-    """Calls a function with each value."""
-
-    def __init__(self, source: Stage, fn: Callable[[Any], Any] | Operator, metrics: SharedMetrics) -> None:
-        super().__init__(source)
-        self.fn = fn
-        self._metrics = metrics
-        self._held: Item | None = None
-        self._on_fetch_start: Callable[[], None] | None = getattr(fn, "_on_fetch_start", None)
-
-    @property
-    def name(self) -> str:
-        return name_of_function(self.fn)
-
-    def poll(self, waker: Waker) -> Outcome:
-        item = self._held
-        if item is None:
-            if self._on_fetch_start is not None:
-                self._announce()
-            outcome = self._source.poll(waker)
-            if isinstance(outcome, Signal):
-                return outcome
-            item = outcome
-            self._announced = False
-        self._held = None
-        origins = item.origins
-        token = self._metrics.enter(origins[-1].actor if origins else None)
-        try:
-            if isinstance(self.fn, Operator):
-                result = self.fn.process(item, waker)
-                if isinstance(result, Signal):
-                    self._held = item  # asked again with the same one: nothing is lost
-                    return result
-            else:
-                result = call_user(self.fn, item.value)
-        finally:
-            self._metrics.leave(token)
-        return Item(result, origins)
-
-    _announced = False
-
-    def _announce(self) -> None:
-        """Tells the function that an item is being waited for, once for each."""
-        if not self._announced and self._on_fetch_start is not None:
-            self._announced = True
-            token = self._metrics.enter(None)
-            try:
-                self._on_fetch_start()
-            finally:
-                self._metrics.leave(token)
-
-
-@final
-class ApplyAtOnce(_OneInput):
-    """Calls a function with several values at a time, in threads; results come in no order."""
-
-    def __init__(self, source: Stage, fn: Callable[[Any], Any], max_concurrency: int) -> None:
-        super().__init__(source)
-        self.fn = fn
-        self._most = max_concurrency
-        self._pool: ThreadPoolExecutor | None = None
-        self._running: set[Future[Any]] = set()
-        self._done: deque[tuple[Item, Future[Any]]] = deque()
-        self._waker: Waker | None = None
-        self._ended = False
-
-    @property
-    def name(self) -> str:
-        return name_of_function(self.fn)
-
-    def poll(self, waker: Waker) -> Outcome:
-        self._waker = waker
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._most or 256, "flow for_each")
-        signal = self._fill(waker)
-        if self._done:
-            item, future = self._done.popleft()
-            self._running.discard(future)
-            return Item(call_user(future.result), item.origins)
-        if self._running:
-            waker.arm()
-            return Signal.PENDING
-        if self._ended:
-            self._pool.shutdown(wait=False)
-            return Signal.END
-        return signal
-
-    def _fill(self, waker: Waker) -> Signal:
-        while not self._ended and (not self._most or len(self._running) < self._most):
-            outcome = self._source.poll(waker)
-            if isinstance(outcome, Signal):
-                self._ended = outcome is Signal.END
-                return outcome
-            assert self._pool is not None
-            future = self._pool.submit(self.fn, outcome.value)
-            self._running.add(future)
-            future.add_done_callback(functools.partial(self._arrived, outcome))
-        return Signal.PENDING
-
-    def _arrived(self, item: Item, future: Future[Any]) -> None:
-        self._done.append((item, future))
-        if self._waker is not None:
-            self._waker.wake()
-
-
-@final
-class Filter(_OneInput):
-    """Keeps the values for which a function is true."""
-
-    def __init__(self, source: Stage, fn: Callable[[Any], Any], metrics: SharedMetrics) -> None:
-        super().__init__(source)
-        self.fn = fn
-        self._metrics = metrics
-
-    @property
-    def name(self) -> str:
-        return f"filter({name_of_function(self.fn)})"
-
-    def poll(self, waker: Waker) -> Outcome:
-        while True:
-            outcome = self._source.poll(waker)
-            if isinstance(outcome, Signal):
-                return outcome
-            origins = outcome.origins
-            token = self._metrics.enter(origins[-1].actor if origins else None)
-            try:
-                if call_user(self.fn, outcome.value):
-                    return outcome
-            finally:
-                self._metrics.leave(token)
-
-
-@final
-class BatchItems(_OneInput):
+class BatchItems(OneInput):
     """Lists of values; the last one may be shorter."""
 
     def __init__(self, source: Stage, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"batch({size}): at least 1")
         super().__init__(source)
         self._size = size
         self._waiting: list[Item] = []
@@ -193,9 +40,15 @@ class BatchItems(_OneInput):
         waiting, self._waiting = self._waiting, []
         return Item([item.value for item in waiting], merge_origins(item.origins for item in waiting))
 
+    def get_state(self) -> Any:
+        return list(self._waiting)
+
+    def set_state(self, state: Any) -> None:
+        self._waiting = list(state)
+
 
 @final
-class Flatten(_OneInput):
+class Flatten(OneInput):
     """The parts of each value. Origins of values without parts go to what comes next: it was made of them, too."""
 
     name = "flatten"
@@ -214,7 +67,7 @@ class Flatten(_OneInput):
             if isinstance(outcome, Signal):
                 return outcome
             self._waiting.append(outcome.origins)
-            self._parts = iter(outcome.value)
+            self._parts = parts_of(outcome.value, "flatten() or combine()")
 
     def _merged(self) -> tuple[Any, ...]:
         if self._waiting:
@@ -222,9 +75,18 @@ class Flatten(_OneInput):
             self._waiting = []
         return self._origins
 
+    def get_state(self) -> Any:
+        parts = list(self._parts)
+        self._parts = iter(parts)
+        return {"parts": Item(parts, self._origins), "waiting": [Item(None, origins) for origins in self._waiting]}
+
+    def set_state(self, state: Any) -> None:
+        self._parts, self._origins = iter(state["parts"].value), state["parts"].origins
+        self._waiting = [item.origins for item in state["waiting"]]
+
 
 @final
-class Shuffle(_OneInput):
+class Shuffle(OneInput):
     """Each item trades places with a random one of those that wait."""
 
     def __init__(self, source: Stage, size: int, seed: int | None) -> None:
@@ -249,12 +111,21 @@ class Shuffle(_OneInput):
             return Signal.END
         return self._waiting.pop(self._random.randrange(len(self._waiting)))
 
+    def get_state(self) -> Any:
+        return {"waiting": list(self._waiting), "random": self._random.getstate()}
+
+    def set_state(self, state: Any) -> None:
+        self._waiting = list(state["waiting"])
+        self._random.setstate(state["random"])
+
 
 @final
-class Transform(_OneInput):
+class Transform(OneInput):
     """Whatever a generator function makes of the whole stream. It blocks the plan while the generator waits for items.
 
     A generator cannot be left in the middle of a wait; put it at the end of a plan, or give it items that are there.
+    When it raises, the function is called again with what is left of the stream. What a generator holds is in no state
+    of the plan.
     """
 
     def __init__(self, source: Stage, fn: Callable[[Iterator[Any]], Iterable[Any]], metrics: SharedMetrics) -> None:
@@ -270,13 +141,17 @@ class Transform(_OneInput):
         return f"transform({name_of_function(self.fn)})"
 
     def poll(self, waker: Waker) -> Outcome:  # noqa: ARG002 - waits for itself
-        if self._results is None:
-            self._results = iter(self.fn(self._items()))
         with self._metrics.active():
-            for value in self._results:
-                origins = merge_origins(item.origins for item in self._taken)
-                self._taken = []
-                return Item(value, origins)
+            if self._results is None:
+                self._results = transformed(self.fn, self._items())
+            try:
+                for value in self._results:
+                    origins = merge_origins(item.origins for item in self._taken)
+                    self._taken = []
+                    return Item(value, origins)
+            except BaseException:
+                self._results = None  # a generator that has raised is over
+                raise
         return Signal.END
 
     def _items(self) -> Iterator[Any]:
@@ -286,7 +161,7 @@ class Transform(_OneInput):
 
 
 @final
-class ZipWithSource(_OneInput):
+class ZipWithSource(OneInput):
     """Pairs of the worker, or the group of workers, that a value came from, and the value."""
 
     name = "zip_with_source_actor"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import deque
 from collections.abc import Collection, Sequence
-from typing import Literal, final
+from typing import Any, Literal, final
 
 from topology.nodes.flow.events import Signal, Waker
 from topology.nodes.flow.items import Item
@@ -43,6 +44,12 @@ class _Union(Stage):
         if self._strict:
             self._left.clear()
         return not self._left
+
+    def get_state(self) -> Any:
+        return {"left": list(self._left), "at": self._at}
+
+    def set_state(self, state: Any) -> None:
+        self._left, self._at = list(state["left"]), state["at"]
 
 
 @final
@@ -141,6 +148,14 @@ class RoundRobinUnion(_Union):
                 return Signal.PENDING
         return Signal.END
 
+    def get_state(self) -> Any:
+        return {**super().get_state(), "due": self._due, "random": self._random.getstate()}
+
+    def set_state(self, state: Any) -> None:
+        super().set_state(state)
+        self._due = state["due"]
+        self._random.setstate(state["random"])
+
     def _draw(self, index: int) -> int:
         weight = self._weights[index]
         if isinstance(weight, str):
@@ -163,9 +178,24 @@ class Copies:
     def __init__(self, source: Stage, count: int) -> None:
         self.source = source
         self.waiting: list[deque[Item]] = [deque() for _ in range(count)]
+        self._reading = threading.Lock()
 
     def poll(self, reader: int, waker: Waker) -> Outcome:
-        """The next item of one reader."""
+        """The next item of one reader.
+
+        Raises:
+            RuntimeError: another thread asks for that of another reader.
+        """
+        if not self._reading.acquire(blocking=False):
+            raise RuntimeError(
+                "two threads read the copies that duplicate() made: they belong to one plan, which joins them"
+            )
+        try:
+            return self._poll(reader, waker)
+        finally:
+            self._reading.release()
+
+    def _poll(self, reader: int, waker: Waker) -> Outcome:
         mine = self.waiting[reader]
         if mine:
             return mine.popleft()
@@ -194,3 +224,9 @@ class Copy(Stage):
 
     def poll(self, waker: Waker) -> Outcome:
         return self._copies.poll(self._reader, waker)
+
+    def get_state(self) -> Any:
+        return list(self._copies.waiting[self._reader])
+
+    def set_state(self, state: Any) -> None:
+        self._copies.waiting[self._reader] = deque(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, final
 
 from topology.nodes.flow.actors import Actor, ActorGroup
+from topology.nodes.flow.checks import check_whole
 from topology.nodes.flow.events import Waker
 from topology.nodes.flow.items import Item
 from topology.nodes.flow.learner import LearnerThread
@@ -29,6 +30,11 @@ class _Sender:
         self._sent: dict[Actor, int] = {}
         self._weights: Any = None
         self.version = workers.local_worker().weights_version  # what the workers were sent when the plan was built
+
+    def forget(self) -> None:
+        """The plan was taken back: every worker was sent the weights of now."""
+        self._sent, self._weights = {}, None
+        self.version = self._workers.local_worker().weights_version
 
     def refresh(self) -> None:
         self._weights, self.version = self._workers.local_worker().versioned_weights()
@@ -59,7 +65,7 @@ class BroadcastUpdateLearnerWeights(Operator):
     def __init__(self, learner_thread: LearnerThread, workers: WorkerSet, broadcast_interval: int = 1) -> None:
         self._learner = learner_thread
         self._workers = workers
-        self._interval = broadcast_interval
+        self._interval = check_whole("broadcast_interval", broadcast_interval, 1)
         self._since = 0
         self._sender = _Sender(workers)
 
@@ -69,7 +75,7 @@ class BroadcastUpdateLearnerWeights(Operator):
         return self._workers.aggregators or self._workers.remote_workers()
 
     def process(self, item: Item, waker: Waker) -> Any:  # noqa: ARG002 - never waits
-        source, _ = item.value
+        source, _ = _pair(item.value, "BroadcastUpdateLearnerWeights")
         metrics = get_shared_metrics()
         self._since += 1
         if self._since >= self._interval and self._learner.weights_version > self._sender.version:
@@ -81,6 +87,15 @@ class BroadcastUpdateLearnerWeights(Operator):
         metrics.info["policy_lag"] = self._learner.weights_version - oldest
         self._sender.send(_members(source), metrics)
         return item.value
+
+    def get_state(self) -> int:
+        """Batches since weights were last taken from the learner."""
+        return self._since
+
+    def set_state(self, state: int) -> None:
+        """Takes `get_state` back; to be called when all workers were sent the learner's weights."""
+        self._since = state
+        self._sender.forget()
 
 
 @final
@@ -98,7 +113,7 @@ class UpdateWorkerWeights:
     def __init__(self, learner_thread: LearnerThread, workers: WorkerSet, max_weight_sync_delay: int = 400) -> None:
         self._learner = learner_thread
         self._workers = workers
-        self._delay = max_weight_sync_delay
+        self._delay = check_whole("max_weight_sync_delay", max_weight_sync_delay, 0)
         self._steps: dict[Actor, int] = {}
         self._sender = _Sender(workers)
 
@@ -109,7 +124,7 @@ class UpdateWorkerWeights:
 
     def __call__(self, pair: tuple[Actor | ActorGroup, Any]) -> Any:
         """Sends if it is time; gives the pair back."""
-        source, batch = pair
+        source, batch = _pair(pair, "UpdateWorkerWeights")
         metrics = get_shared_metrics()
         for actor in _members(source):
             self._steps[actor] = self._steps.get(actor, 0) + batch.env_steps() // len(source.members)
@@ -121,6 +136,23 @@ class UpdateWorkerWeights:
             self._sender.send((actor,), metrics)
             metrics.counters[NUM_WEIGHT_SYNCS] += 1
         return pair
+
+    def get_state(self) -> None:
+        """Nothing: all workers are sent weights when a plan takes up its state."""
+
+    def set_state(self, state: None) -> None:  # noqa: ARG002 - there is none
+        """To be called when all workers were sent the learner's weights."""
+        self._steps.clear()
+        self._sender.forget()
+
+
+def _pair(value: Any, who: str) -> tuple[Actor | ActorGroup, Any]:
+    if not isinstance(value, tuple) or len(value) != 2 or not isinstance(value[0], Actor | ActorGroup):
+        raise ValueError(
+            f"{who} takes pairs of a worker and a batch, as zip_with_source_actor() makes them, got "
+            f"{type(value).__name__}"
+        )
+    return value
 
 
 def _members(source: Actor | ActorGroup) -> tuple[Actor, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, Protocol
 
-from topology.nodes.flow.batch import DEFAULT_POLICY_ID, Batch, MultiAgentBatch, SampleBatch
-from topology.nodes.flow.shards import ParallelIteratorWorker
+from topology.nodes.flow.batch import DEFAULT_POLICY_ID, Batch, MultiAgentBatch, SampleBatch, check_batch
+from topology.nodes.flow.shards import Forever, ParallelIteratorWorker
 
 __all__ = ["Episode", "Policy", "RolloutWorker", "Sampler", "by_policy_id"]
 
@@ -71,22 +71,6 @@ class Sampler(Protocol):
         """Ends the environments."""
 
 
-class _Forever:
-    """Fragments without end. Not a generator, which would be over after the first failure."""
-
-    def __init__(self, sample: Callable[[], Any]) -> None:
-        self._sample = sample
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        try:
-            return self._sample()
-        except StopIteration as error:
-            raise RuntimeError("sample() raised StopIteration, which does not end a worker's items") from error
-
-
 class RolloutWorker(ParallelIteratorWorker):
     """Plays with its policies; learns with them where it is the local one. Its methods exclude one another.
 
@@ -95,6 +79,9 @@ class RolloutWorker(ParallelIteratorWorker):
         sampler: plays with them; None for a worker that only learns.
         worker_index: 0 for the local worker, from 1 on for remote ones.
         policies_to_train: ids of those that learn; None for all.
+
+    Raises:
+        ValueError: `policies_to_train` has an id that is none of a policy.
     """
 
     def __init__(
@@ -105,11 +92,14 @@ class RolloutWorker(ParallelIteratorWorker):
         worker_index: int = 0,
         policies_to_train: list[str] | None = None,
     ) -> None:
-        super().__init__(_Forever(self.sample))
+        super().__init__(Forever(self.sample))
         self.policy_map = dict(policies) if isinstance(policies, Mapping) else {DEFAULT_POLICY_ID: policies}
         self.sampler = sampler
         self.worker_index = worker_index
         self.policies_to_train = list(self.policy_map) if policies_to_train is None else policies_to_train
+        unknown = [name for name in self.policies_to_train if name not in self.policy_map]
+        if unknown:
+            raise ValueError(f"policies_to_train={policies_to_train}: this worker has {sorted(self.policy_map)}")
         self.weights_version = 0
         self.global_vars: dict[str, Any] = {"timestep": 0}
         self._lock = threading.RLock()
@@ -130,7 +120,7 @@ class RolloutWorker(ParallelIteratorWorker):
         if self.sampler is None:
             raise RuntimeError(f"worker {self.worker_index} has no sampler, so it cannot play")
         with self._lock:
-            return self.sampler.sample()
+            return check_batch(self.sampler.sample(), f"{type(self.sampler).__name__}.sample() gave no batch: a plan")
 
     def sample_with_count(self) -> tuple[Batch, int]:
         """A fragment, and its environment steps."""
@@ -142,12 +132,14 @@ class RolloutWorker(ParallelIteratorWorker):
 
     def recover(self) -> None:
         if self.sampler is not None:
-            self.sampler.recover()
+            with self._lock:
+                self.sampler.recover()
 
     def stop(self) -> None:
-        """Ends the environments."""
+        """Ends the environments, after the fragment that is being played."""
         if self.sampler is not None:
-            self.sampler.close()
+            with self._lock:
+                self.sampler.close()
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
@@ -209,7 +201,9 @@ class RolloutWorker(ParallelIteratorWorker):
         return gradients if isinstance(batch, MultiAgentBatch) else gradients.get(DEFAULT_POLICY_ID), info
 
     def apply_gradients(self, gradients: Any) -> None:
-        """One update with gradients as `compute_gradients` gives them."""
+        """One update with gradients as `compute_gradients` gives them; nothing with None, those of an empty batch."""
+        if gradients is None or (isinstance(gradients, Mapping) and not gradients):
+            return
         parts = gradients if by_policy_id(gradients, self.policy_map) else {DEFAULT_POLICY_ID: gradients}
         with self._lock:
             for name, value in parts.items():
@@ -234,7 +228,7 @@ class RolloutWorker(ParallelIteratorWorker):
                 "give it a MultiAgentBatch"
             )
         wanted = policies or self.policies_to_train
-        parts = batch.as_multi_agent().policy_batches
+        parts = check_batch(batch, "a RolloutWorker").as_multi_agent().policy_batches
         return {name: part for name, part in parts.items() if name in wanted and part.count}
 
     # --- checkpoints -------------------------------------------------------------------------------------------------

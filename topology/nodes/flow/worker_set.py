@@ -8,18 +8,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 from topology.nodes.courier.client import Client
-from topology.nodes.flow.actors import Actor, Broadcasts, as_actors, host
+from topology.nodes.flow.actors import Actor, Broadcasts, as_actors, host, results_of
 from topology.nodes.flow.failures import Crew, WorkerFailures
 from topology.nodes.flow.inspection import inspecting
 from topology.nodes.flow.learner import learners_of
 from topology.nodes.flow.shards import ParallelIteratorWorker
 from topology.nodes.flow.worker import Episode, RolloutWorker
 
-__all__ = ["SampledSteps", "WorkerSet"]
+__all__ = ["SampledSteps", "Told", "WorkerSet"]
 
 _logger = logging.getLogger(__name__)
 
 AnyWorker = Actor | Client | ParallelIteratorWorker
+
+
+class Told(NamedTuple):
+    """A note, and the worker that it came from; None for the local one."""
+
+    worker: Actor | None
+    note: Any
 
 
 class SampledSteps(NamedTuple):
@@ -55,8 +62,11 @@ class WorkerSet:
             as_actors(remote_workers), failures=failures, prepare=self.bring_up_to_date, on_notes=self.take_notes
         )
         self.aggregators = as_actors(aggregators)
-        self.replay_actors = as_actors(replay_actors)
-        self.episodes: deque[Episode] = deque(maxlen=10_000)
+        replay_crew = Crew(as_actors(replay_actors), failures=failures)
+        for actor in replay_crew.actors:
+            actor.crew = replay_crew
+        self.replay_actors = replay_crew.actors
+        self.episodes: deque[tuple[Actor | None, Episode]] = deque(maxlen=10_000)
         self._sampled = [0, 0]
         self._broadcasts = Broadcasts()
 
@@ -119,14 +129,14 @@ class WorkerSet:
 
     # --- what workers tell -------------------------------------------------------------------------------------------
 
-    def take_notes(self, notes: Sequence[Any]) -> None:
+    def take_notes(self, worker: Actor | None, notes: Sequence[Any]) -> None:
         """Keeps what workers tell beside their items: episodes that ended, and steps behind aggregated batches."""
         for note in notes:
             if isinstance(note, SampledSteps):
                 self._sampled[0] += note.env_steps
                 self._sampled[1] += note.agent_steps
             else:
-                self.episodes.append(note)
+                self.episodes.append(note if isinstance(note, Told) else (worker, note))
 
     def take_sampled(self) -> SampledSteps:
         """The steps that aggregators have told of since the last call."""
@@ -143,7 +153,7 @@ class WorkerSet:
             Exception: what a worker raised. TimeoutError: there was no answer in `timeout_s` seconds.
         """
         futures = [actor.submit(method, *args) for actor in self.remote_workers()]
-        return [getattr(self._local, method)(*args), *(future.result(timeout_s) for future in futures)]
+        return [getattr(self._local, method)(*args), *results_of(futures, timeout_s)]
 
     def take_aggregators(self, count: int) -> list[Actor]:
         """`count` aggregators: nodes where there are some, else served in this process.
