@@ -1,6 +1,7 @@
 """Whole programs, small, in threads: they end, say how it went, and go on when they are resumed."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -169,10 +170,18 @@ def test_runs_that_share_a_redis_server_do_not_share_policies_unless_told_to(mon
     opened = []
     monkeypatch.setattr("topology.agents.scaleout.stores.open_data_store", lambda *args, **more: opened.append(more))
     open_policies(ScaleOutPPOConfig(data_store=url), context)
-    assert opened == [{"keep": 5, "name": run_name(context)} if named else {"keep": 5}]
+    given = {"keep": 5, "patience_s": 120.0}
+    assert opened == [given | {"name": run_name(context)} if named else given]
 
 
-def test_a_run_has_the_same_name_when_it_is_gone_on_with_and_others_another(context, tmp_path):
-    name = run_name(context)
-    assert name == run_name(replace(context, label="trainer", index=0))
-    assert name != run_name(replace(context, run_directory=tmp_path / "other" / tmp_path.name))
+def test_a_run_has_one_name_on_every_machine_and_when_it_is_gone_on_with(context, tmp_path):
+    here = replace(context, run_directory=tmp_path / "run")
+    with ThreadPoolExecutor(8) as nodes:
+        names = set(nodes.map(run_name, [here] * 8))
+    assert len(names) == 1
+    (tmp_path / "run").rename(tmp_path / "as it is mounted elsewhere")
+    there = replace(context, label="trainer", index=0, run_directory=tmp_path / "as it is mounted elsewhere")
+    assert {run_name(there)} == names
+    other = replace(context, run_directory=tmp_path / "elsewhere" / "my {run}")
+    assert {run_name(other)} != names
+    assert run_name(other).startswith("my--run--")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import os
-import socket
+import re
+import secrets
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,14 +21,30 @@ __all__ = ["REPLAY_NAME", "open_memory", "open_policies", "run_name"]
 REPLAY_NAME = "experience"
 """Of the memory in a replay service of the program's own."""
 
+_NAME = "store-name"
 _REDIS_URL = "redis://localhost:6379"
 
 
 def run_name(context: NodeContext) -> str:
-    """Names the run among all that share a Redis server; the same when the run is gone on with."""
+    """Names the run among all that share a server; the same on every machine, and when the run is gone on with.
+
+    It lies in the run directory, made by whichever node asks first: neither the machine nor where the directory is
+    mounted on it counts.
+    """
     directory = _run_directory(context, "a name of its own in the memory backend")
-    place = f"{socket.gethostname()}:{directory.absolute()}"
-    return f"{directory.name}-{hashlib.blake2b(place.encode(), digest_size=6).hexdigest()}"
+    file = directory / _NAME
+    with contextlib.suppress(FileNotFoundError):
+        return file.read_text().strip()
+    directory.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(f".{_NAME}.{secrets.token_hex(4)}")
+    aside.write_text(f"{re.sub(r'[^\w.-]', '-', directory.absolute().name)}-{secrets.token_hex(6)}\n")
+    try:
+        os.link(aside, file)  # whole, and only once
+    except FileExistsError:
+        pass
+    finally:
+        aside.unlink()
+    return file.read_text().strip()
 
 
 def open_memory(
