@@ -37,7 +37,8 @@ def run_name(context: NodeContext) -> str:
         return file.read_text().strip()
     directory.mkdir(parents=True, exist_ok=True)
     aside = file.with_name(f".{_NAME}.{secrets.token_hex(4)}")
-    aside.write_text(f"{re.sub(r'[^\w.-]', '-', directory.absolute().name)}-{secrets.token_hex(6)}\n")
+    readable = re.sub(r"[^\w.-]", "-", directory.absolute().name)  # Redis takes no braces and spaces
+    aside.write_text(f"{readable}-{secrets.token_hex(6)}\n")
     try:
         os.link(aside, file)  # whole, and only once
     except FileExistsError:
