@@ -18,6 +18,7 @@ from typing import Any, final
 
 from launch.aside import call_aside
 from launch.channel import Channel
+from launch.debugging import attach_terminal
 from launch.import_guard import importing
 from launch.outcome import Outcome, outcome_of
 from launch.python_process import PythonProcess
@@ -46,6 +47,7 @@ class Setup:
         directory: working directory.
         notice_s: of the node's stop; for what it launches itself.
         process: how its process was started; for what it launches itself.
+        terminal: becomes its standard files, for a debugger; None for no terminal.
     """
 
     context: dict[str, Any]
@@ -56,6 +58,7 @@ class Setup:
     directory: str
     notice_s: float
     process: PythonProcess
+    terminal: str | None = None
 
     def dumps(self) -> bytes:
         """As the file that `main` reads."""
@@ -80,6 +83,8 @@ def _prepare(setup: Setup) -> None:
     sys.path[:] = [*setup.module_path, *own]
     with contextlib.suppress(OSError):  # it may have gone; then the one of the fork server must do
         os.chdir(setup.directory)
+    if setup.terminal is not None:
+        attach_terminal(setup.terminal)
     sys.stdout = sys.__stdout__ = _line_writer(1)  # type: ignore[misc]  # as they are made at an interpreter's start
     sys.stderr = sys.__stderr__ = _line_writer(2)  # type: ignore[misc]
     faulthandler.enable()

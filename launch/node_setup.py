@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from launch.child import Setup
+from launch.debugging import terminal_for
 from launch.fork_client import module_path
 from launch.launch_types import flags_are_parsed
 from launch.plan import Plan, PlannedNode
@@ -51,6 +52,7 @@ def make_setup(surroundings: ProcessSurroundings, node: PlannedNode) -> bytes:
         directory=_current_directory(),
         notice_s=surroundings.plan.options.termination_notice_s,
         process=node.process,
+        terminal=terminal_for(node.executable.label, node.name),
     ).dumps()
 
 

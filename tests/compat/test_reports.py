@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -473,6 +475,117 @@ def test_a_debugger_stops_in_nodes() -> None:
     finally:
         threading.settrace(None)  # type: ignore[arg-type]  # what the documents say
     assert "code_of_the_node" in seen
+
+
+DEBUGGED = """
+    import launchpad as lp
+
+    class Learner:
+        def run(self):
+            weights = 41
+            breakpoint()
+            print("went on with", weights)
+
+    program = lp.Program("debugged")
+    program.add_node(lp.PyClassNode(Learner), label="learner")
+    program.add_node(lp.PyNode(print, "beside it"), label="other")
+    if __name__ == "__main__":
+        lp.launch(program, "local_mp").wait()
+        print("the line after")
+    """
+
+
+def test_a_debugger_in_a_process_has_the_terminal(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(DEBUGGED))
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "topology.compat", str(script)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "LP_DEBUG": "learner/0", "TERM": "dumb"},
+    )
+    os.close(theirs)
+    seen = ""
+
+    def wait_for(text: str) -> None:
+        nonlocal seen
+        while text not in seen:
+            assert select.select([ours], [], [], TIMEOUT_S)[0], seen
+            seen += os.read(ours, 4096).decode()
+        seen = seen.partition(text)[2]
+
+    try:
+        wait_for("(Pdb) ")
+        os.write(ours, b"p weights + 1\n")
+        wait_for("42")
+        wait_for("(Pdb) ")
+        os.write(ours, b"continue\n")
+        wait_for("went on with 41")
+        wait_for("the line after")
+        assert process.wait(TIMEOUT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+
+
+def test_a_launch_in_an_interactive_session(tmp_path: Path) -> None:
+    """As in a notebook: `__main__` has no file, its classes travel, and it goes on after the stop."""
+    lines = """
+        import launchpad as lp
+
+        class Adds:
+            def add(self, number):
+                return number + 1
+
+        def use(client):
+            print("added", client.add(1))
+
+        for kind in ("local_mt", "local_mp"):
+            program = lp.Program("cell")
+            client = program.add_node(lp.CourierNode(Adds), label="adds")
+            program.add_node(lp.PyNode(use, client), label="use")
+            run = lp.launch(program, kind)
+            run.wait(["use"])
+            lp.stop()
+            run.wait()
+
+        print("alive", set(run.exit_codes.values()))
+        """
+    command = [sys.executable, "-i", "-q", "-c", "import topology.compat; topology.compat.install()"]
+    result = subprocess.run(
+        command,
+        input=textwrap.dedent(lines),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("added 2") == 2, result.stdout + result.stderr
+    assert "alive {0}" in result.stdout
+
+
+def insert_from_another_process(client: Any) -> None:
+    client.insert([np.float32(7)], {"queue": 1.0})
+
+
+def test_a_replay_client_in_a_spawned_process() -> None:
+    """Collectors that are processes of their own are given a client."""
+    server = reverb.Server([reverb.Table.queue("queue", max_size=10)])
+    client = reverb.Client(f"localhost:{server.port}")
+    worker = multiprocessing.get_context("spawn").Process(target=insert_from_another_process, args=(client,))
+    worker.start()
+    (sample,) = client.sample("queue", emit_timesteps=False)
+    worker.join(TIMEOUT_S)
+    assert worker.exitcode == 0
+    worker.close()
+    assert float(sample.data[0][0]) == 7
+    server.stop()
 
 
 class Crashes:
