@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, final
 
@@ -20,7 +22,7 @@ import numpy as np
 
 from topology.errors import LaunchError, ProgramError
 
-__all__ = ["Checkpointer"]
+__all__ = ["Checkpointer", "leaves_by_path", "with_leaves"]
 
 
 @final
@@ -45,11 +47,11 @@ class Checkpointer:
             LaunchError: it cannot be written, e.g. on a full disk; the states there stay as they are.
         """
         path = self._directory / f"{step}.npz"
-        temporary = self._directory / f".{path.name}.{os.getpid()}"
+        temporary = self._directory / ".new"  # one name, so that what a killed node has left is written over
         try:
             self._directory.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
-                np.savez(file, allow_pickle=False, **{name: np.asarray(leaf) for name, leaf in _leaves(state).items()})
+                np.savez(file, allow_pickle=False, **leaves_by_path(state))
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -67,30 +69,54 @@ class Checkpointer:
         """The newest state, with the structure and shapes of `like`; None when there is none.
 
         Raises:
-            ProgramError: the state on disk has another structure or other shapes, e.g. it is that of another network.
+            ProgramError: the state on disk has another structure or other shapes, e.g. it is that of another network;
+                or its file is damaged.
         """
         steps = self._steps()
         if not steps:
             return None
         path = self._directory / f"{steps[-1]}.npz"
-        with np.load(path, allow_pickle=False) as file:
-            saved = dict(file)
-        wanted = _leaves(like)
-        _check(path, saved, wanted)
-        leaves = [_typed(saved[name], np.asarray(leaf).dtype) for name, leaf in wanted.items()]
-        return jax.tree.map(jax.numpy.asarray, jax.tree.unflatten(jax.tree.structure(like), leaves))
+        return with_leaves(like, _read(path), path)
 
     def _steps(self) -> list[int]:
         names = (path.stem for path in self._directory.glob("*.npz"))
         return sorted(int(name) for name in names if name.isdigit())
 
 
-def _leaves(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by path, e.g. `params.params.Dense_0.bias`, in order."""
+def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return dict(file)
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise ProgramError(
+            f"The learner's state in {path} cannot be read: {type(error).__name__}: {error}. Restore the file, or delete "
+            "it to go on from an older state beside it, or from the beginning where there is none."
+        ) from error
+
+
+def leaves_by_path(tree: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """The leaves of a tree as numpy arrays by path, e.g. `params.params.Dense_0.bias`, in order."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): leaf
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def with_leaves(like: Any, leaves: Mapping[str, np.ndarray[Any, Any]], source: object) -> Any:
+    """A tree of JAX arrays of the structure and types of `like`, with the leaves that `leaves_by_path` gave.
+
+    Args:
+        like: a tree.
+        leaves: by path.
+        source: where they come from, for the text of the error.
+
+    Raises:
+        ProgramError: they are those of another structure, or have other shapes.
+    """
+    wanted = leaves_by_path(like)
+    _check(source, leaves, wanted)
+    typed = [_typed(leaves[name], leaf.dtype) for name, leaf in wanted.items()]
+    return jax.tree.map(jax.numpy.asarray, jax.tree.unflatten(jax.tree.structure(like), typed))
 
 
 def _typed(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
@@ -98,7 +124,7 @@ def _typed(array: np.ndarray[Any, Any], dtype: np.dtype[Any]) -> np.ndarray[Any,
     return array.view(dtype) if array.dtype.kind == "V" else array.astype(dtype, copy=False)
 
 
-def _check(path: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _check(source: object, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     shapes = [{name: np.shape(leaf) for name, leaf in leaves.items()} for leaves in (saved, wanted)]
     faults = tuple(
         f"{name}: {shapes[0].get(name, 'nothing')} there, {shapes[1].get(name, 'nothing')} here"
@@ -107,7 +133,7 @@ def _check(path: Path, saved: dict[str, Any], wanted: dict[str, Any]) -> None:
     )
     if faults:
         raise ProgramError(
-            f"The learner's state in {path} does not fit this program:\n"
+            f"The learner's state in {source} does not fit this program:\n"
             + "".join(f"  - {fault}\n" for fault in faults)
             + "Go on with the settings it was made with (environment, network), or give the run another directory.",
             faults=faults,

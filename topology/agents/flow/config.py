@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, final
 
-from topology.agents.core.config import CheckedConfig
 from topology.agents.core.synchronization import Synchronization, synchronization_of, unsupported
+from topology.agents.flow.settings import ActorCriticSettings, LearningSettings, PPOSettings, QLearningSettings
 
 __all__ = [
     "A2CConfig",
@@ -21,94 +21,6 @@ __all__ = [
     "PPOSettings",
     "QLearningSettings",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LearningSettings(CheckedConfig):
-    """Settings of networks and optimizers, for these agents as execution plans and scaled out alike.
-
-    Attributes:
-        hidden_sizes: widths of the hidden layers.
-        discount: factor for each step.
-        learning_rate: of Adam, at the beginning.
-        final_learning_rate: at the end of the run: it falls linearly in between.
-        constant_rate_part: part of the steps before it begins to fall.
-        max_gradient_norm: gradients are scaled down to this global norm.
-    """
-
-    hidden_sizes: tuple[int, ...] = (64, 64)
-    discount: float = 0.99
-    learning_rate: float = 1e-3
-    final_learning_rate: float = 1e-5
-    constant_rate_part: float = 0.0
-    max_gradient_norm: float = 0.5
-
-
-@dataclass(frozen=True, kw_only=True)
-class ActorCriticSettings(LearningSettings):
-    """Settings of the loss of a policy and a value.
-
-    Attributes:
-        entropy_cost: weight of the entropy of the policy, which is to stay high.
-        final_entropy_cost: at the end of the run: it changes linearly in between.
-        value_cost: weight of the error of the value.
-        trace_decay: how far what comes later counts for an action: lambda of the generalized advantages, or of V-trace;
-            1 for all of the fragment.
-        reward_scale: factor of the rewards that are learned from: values of the order of 10 are learned in far fewer
-            updates than those of the order of 100.
-        standardize_advantages: whether the advantages of a batch get mean 0 and variance 1, so that the entropy counts
-            alike whatever the size of the rewards.
-    """
-
-    entropy_cost: float = 0.01
-    final_entropy_cost: float = 0.0
-    value_cost: float = 0.5
-    trace_decay: float = 0.95
-    reward_scale: float = 0.1
-    standardize_advantages: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class PPOSettings(ActorCriticSettings):
-    """Settings of PPO's updates.
-
-    Attributes:
-        clip_ratio: how far the probability of an action may move in one batch before its gradient ends.
-        num_passes: over each batch.
-        minibatch_size: steps of an update.
-    """
-
-    clip_ratio: float = 0.2
-    num_passes: int = 6
-    minibatch_size: int = 256
-
-
-@dataclass(frozen=True, kw_only=True)
-class QLearningSettings(LearningSettings):
-    """Settings of DQN's updates.
-
-    Attributes:
-        n_step: steps of a transition.
-        replay_size: steps kept.
-        min_replay_size: steps stored before the first update.
-        batch_size: steps of an update.
-        updates_per_batch: updates made of one draw from replay, of as many minibatches.
-        samples_per_insert: how often each step is learned from, on average.
-        target_update_period: steps between two copies of the network to the target network.
-        huber_delta: the loss is quadratic up to this error and linear above.
-    """
-
-    final_learning_rate: float = 5e-5
-    constant_rate_part: float = 0.6
-    max_gradient_norm: float = 40.0
-    n_step: int = 3
-    replay_size: int = 50_000
-    min_replay_size: int = 1_000
-    batch_size: int = 64
-    updates_per_batch: int = 8
-    samples_per_insert: float = 32.0
-    target_update_period: int = 400
-    huber_delta: float = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +44,9 @@ class FlowConfig(LearningSettings):
             (fragments as they come); each algorithm says which it supports.
         max_staleness: ASYNC: experience is dropped whose weights were so many updates older than the newest when it
             came; None for no bound.
+        checkpoint_period_s: seconds between two states of the plan on disk: the learner, counters, and what waits in
+            the plan. One more is saved at the end.
+        checkpoint_replay: whether the replay buffer is saved with them, so that a run that goes on begins with it.
     """
 
     supported_synchronizations: ClassVar[tuple[Synchronization, ...]] = (Synchronization.SYNC,)
@@ -149,6 +64,8 @@ class FlowConfig(LearningSettings):
     devices: int = 1
     synchronization: Synchronization = Synchronization.SYNC
     max_staleness: int | None = None
+    checkpoint_period_s: float = 60.0
+    checkpoint_replay: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "synchronization", synchronization_of(self.synchronization))
@@ -157,7 +74,7 @@ class FlowConfig(LearningSettings):
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("environments_per_actor", "fragment_length", "devices")
-        yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm")
+        yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm", "checkpoint_period_s")
         yield from self.outside_unit("discount")
         if not 0 <= self.constant_rate_part < 1:
             yield f"constant_rate_part={self.constant_rate_part}: at least 0 and below 1"

@@ -92,7 +92,9 @@ def impala_plan(workers: WorkerSet, config: Config) -> LocalIterator[dict[str, A
         rounds = SynchronizedRollouts(workers, "sync").combine(ConcatBatches(config["train_batch_size"]))
         return StandardMetricsReporting(rounds.for_each(TrainOneStep(workers)), workers, config)
     gather = gather_experiences_tree_aggregation if config["num_aggregation_workers"] else gather_experiences_directly
-    train_batches = gather(workers, config).combine(BoundStaleness(workers, config.get("max_staleness")))
+    train_batches: LocalIterator[Any] = gather(workers, config).combine(
+        BoundStaleness(workers, config.get("max_staleness"))
+    )
     learner = make_learner_thread(workers.local_worker(), config)
     learner.start()
     enqueue_op: LocalIterator[Any] = train_batches.for_each(Enqueue(learner.inqueue))

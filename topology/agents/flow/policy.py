@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from topology.agents.core.checkpoint import leaves_by_path, with_leaves
 from topology.agents.core.policy import Policy, PolicyOutput
 from topology.agents.flow.learning import Algorithm, LearnerState, Loss, compile_algorithm, compile_spread
 from topology.nodes.flow import SampleBatch
@@ -105,10 +106,11 @@ class JaxPolicy:
         self.settings = {name: schedule.at(global_vars["timestep"]) for name, schedule in self._schedules.items()}
 
     def get_state(self) -> Any:
-        return jax.device_get(self._state)
+        return {"calls": self._calls, "leaves": leaves_by_path(self._state)}
 
     def set_state(self, state: Any) -> None:
-        self._state = jax.device_put(LearnerState(*state))
+        self._state = with_leaves(self._state, state["leaves"], "the plan's checkpoint")
+        self._calls = state["calls"]
 
     # --- learning ----------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,8 @@ class AgentRunner(PlanRunner):
         max_actor_steps: steps after which the run ends; None for a run without end.
         make_environments: for the evaluation, an episode in each; none for no evaluation.
         report: gets a line of text on the evaluation.
+        checkpoint_period_s: see `PlanRunner`.
+        checkpoint_replay: see `PlanRunner`.
     """
 
     def __init__(
@@ -98,6 +100,8 @@ class AgentRunner(PlanRunner):
         max_actor_steps: int | None,
         make_environments: Callable[[], Sequence[dm_env.Environment]],
         report: Callable[[str], None],
+        checkpoint_period_s: float | None = None,
+        checkpoint_replay: bool = False,
     ) -> None:
         super().__init__(
             plan,
@@ -107,6 +111,8 @@ class AgentRunner(PlanRunner):
             failures=failures,
             report=self._write,
             is_done=self._has_enough,
+            checkpoint_period_s=checkpoint_period_s,
+            checkpoint_replay=checkpoint_replay,
         )
         self._metrics = metrics
         self._stop = stop
