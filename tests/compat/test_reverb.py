@@ -552,6 +552,7 @@ def test_a_script_ends_without_a_word(end: str) -> None:
     [
         ({"name": ""}, "name must be nonempty"),
         ({"max_size": 0}, r"max_size \(0\) must be a positive integer"),
+        ({"max_size": "5"}, "max_size must be an integer, got '5'"),
         ({"signature": [1]}, "Unsupported signature spec: 1"),
         ({"extensions": [object()]}, "extensions are C"),
     ],

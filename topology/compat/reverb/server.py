@@ -66,7 +66,7 @@ class Table(OurTable):
     ) -> None:
         if not name:
             raise ValueError("name must be nonempty")
-        if max_size <= 0:
+        if isinstance(max_size, int) and max_size <= 0:  # what is no int is told below
             raise ValueError(f"max_size ({max_size}) must be a positive integer")
         if extensions:
             raise ValueError(
