@@ -138,7 +138,13 @@ class Latch:
 
 
 @pytest.fixture
-def latch():
-    made = Latch()
-    yield made
-    made.open()
+def new_latch():
+    made = []
+    yield lambda: made.append(Latch()) or made[-1]
+    for each in made:
+        each.open()
+
+
+@pytest.fixture
+def latch(new_latch):
+    return new_latch()

@@ -1,5 +1,8 @@
 """Workers that raise or go away: others go on, nothing is built anew, nothing is lost."""
 
+import threading
+from concurrent.futures import Future
+
 import pytest
 
 from topology.nodes.courier import Client, Server, bind_object
@@ -18,7 +21,7 @@ from topology.nodes.flow import (
     from_actors,
     from_range,
 )
-from topology.nodes.flow.actors import Actor
+from topology.nodes.flow.actors import Actor, results_of
 from topology.nodes.flow.shards import HOST_OPTIONS
 from topology.testing import within
 
@@ -91,6 +94,72 @@ def test_the_failure_is_raised_whole_by_default(one_breaks):
     assert batch.count == 200
     assert plan.shared_metrics.get().counters["num_steps_sampled"] == 400
     assert [worker.sampler.rows for worker in workers.objects] == [200, 200]
+
+
+@pytest.mark.parametrize("hangs", [0, 1], ids=["the first hangs", "the second hangs"])
+def test_a_round_hears_at_once_of_a_failure_whichever_worker_it_is(new_worker, latch, hangs):
+    remote = [new_worker(1), new_worker(2)]
+    workers = WorkerSet(new_worker(), remote)
+    try:
+        plan = train(workers)
+        next(plan)
+        remote[hangs].sampler.before = latch
+        remote[1 - hangs].sampler.before = breaking(after=0)
+        latch.close()
+        with pytest.raises(ZeroDivisionError):
+            within(20, next, plan)
+        assert latch.waiting.acquire(timeout=20)  # it hangs
+    finally:
+        latch.open()
+        workers.stop()
+
+
+def test_a_failure_in_a_long_round_is_heard_of_when_it_happens(new_worker, latch, new_latch):
+    """Also when the round has been waited for longer than its replies are read one after the other."""
+    remote = [new_worker(1), new_worker(2)]
+    workers = WorkerSet(new_worker(), remote)
+    second = new_latch()
+    remote[0].sampler.before = latch
+    remote[1].sampler.before = lambda sampler: (second(sampler), 1 / 0)
+    latch.close()
+    second.close()
+    try:
+        plan = train(workers)
+        heard = []
+        reader = threading.Thread(target=lambda: heard.append(_error_of(plan)))
+        reader.start()
+        assert second.waiting.acquire(timeout=20)
+        reader.join(0.1)
+        assert reader.is_alive()
+        second.open()
+        reader.join(20)
+        assert isinstance(heard[0], ZeroDivisionError)
+    finally:
+        latch.open()
+        second.open()
+        workers.stop()
+
+
+def _error_of(plan):
+    try:
+        next(plan)
+    except Exception as error:
+        return error
+
+
+def test_a_call_of_all_workers_hears_of_the_first_failure(new_worker, latch):
+    remote = [new_worker(1, before=latch), new_worker(2, before=breaking(after=0)), new_worker(3)]
+    workers = WorkerSet(new_worker(), remote)
+    latch.close()
+    try:
+        with pytest.raises(ZeroDivisionError):
+            within(20, workers.foreach_worker, "sample")
+        latch.open()
+        with pytest.raises(TimeoutError, match="1 of 1 workers had not answered"):
+            results_of([Future()], 0.01)
+    finally:
+        latch.open()
+        workers.stop()
 
 
 def test_when_all_workers_fail_the_last_failure_is_raised(new_workers):
@@ -228,8 +297,6 @@ def test_a_worker_that_goes_away_is_waited_for(places, latch, mode):
 
 
 def _in_thread(function):
-    import threading
-
     thread = threading.Thread(target=function)
     thread.start()
     return thread.join

@@ -8,6 +8,7 @@ there yet.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -96,15 +97,16 @@ def _resting(worker: RolloutWorker) -> ExitStack:
 def _parts(root: Stage) -> Iterator[_Part]:
     """Everything in a plan that may remember something, each once; with names that are the same for the same plan."""
     seen: dict[int, object] = {}
+    numbers = itertools.count(1)
     for stage in _stages(root, seen):
-        yield _Part(f"{len(seen)} {stage.name}", stage, False)
+        yield _Part(f"{next(numbers)} {stage.name}", stage, False)
         operator = getattr(stage, "fn", None)
         for holder in (operator, stage):
             for what, is_replay in _held(holder, holder is operator):
                 if id(what) in seen or not isinstance(what, Stateful):
                     continue
                 seen[id(what)] = what
-                name = f"{len(seen)} {name_of_function(what if what is operator else type(what))}"
+                name = f"{next(numbers)} {name_of_function(what if what is operator else type(what))}"
                 yield _Part(_REPLAY + name if is_replay else name, what, is_replay)
 
 
