@@ -1,8 +1,14 @@
 """Settings of every agent: what cannot work is refused before anything runs."""
 
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
 import pytest
 
-from topology.agents.core.config import AgentConfig
+from topology.agents.core.config import AgentConfig, CheckedConfig, ReplayConfig
+from topology.agents.core.updates import falling_rate
 from topology.errors import ProgramError
 
 
@@ -27,3 +33,82 @@ def test_nodes_share_an_accelerator_only_when_each_is_given_its_part():
     AgentConfig(accelerator_roles=())
     assert "'gpu' is none of learner, evaluator, actor" in faults(accelerator_roles=("gpu",))
     assert "accelerator_memory_fraction=0: above 0" in faults(accelerator_memory_fraction=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(CheckedConfig):
+    number: int = 1
+    factor: float = 1.0
+    word: str = "a"
+    switch: bool = False
+    sizes: tuple[int, ...] = (1,)
+    limit: int | None = None
+    mode: Literal["a", "b"] = "a"
+
+    def faults(self):
+        yield from self.below_one("number")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("number", "4", "number='4': a whole number"),
+        ("number", 4.0, "number=4.0: a whole number"),
+        ("number", True, "number=True: a whole number"),
+        ("number", None, "number=None: a whole number"),
+        ("factor", "1", "factor='1': a finite number"),
+        ("factor", math.nan, "factor=nan: a finite number"),
+        ("factor", math.inf, "factor=inf: a finite number"),
+        ("word", 3, "word=3: a text"),
+        ("switch", 1, "switch=1: True or False"),
+        ("sizes", 64, "sizes=64: a tuple of whole numbers; one of them is written (1,)"),
+        ("sizes", [64], "sizes=[64]: a tuple of whole numbers"),
+        ("sizes", (64, "64"), "sizes=(64, '64'): a tuple of whole numbers"),
+        ("limit", 0.5, "limit=0.5: a whole number or None"),
+    ],
+)
+def test_values_of_another_type_are_refused_before_they_are_compared(name, value, fault):
+    with pytest.raises(ProgramError) as error:
+        Settings(**{name: value})
+    assert len(error.value.faults) == 1
+    assert error.value.faults[0].startswith(fault)
+
+
+def test_numbers_of_numpy_whole_floats_and_what_the_owner_checks_are_taken():
+    made = Settings(number=np.int64(3), factor=2, sizes=(), limit=5, mode="c")
+    assert (made.number, made.factor, made.limit) == (3, 2, 5)
+    with pytest.raises(ProgramError, match="number=0: at least 1"):
+        Settings(number=0)
+
+
+def test_settings_whose_types_are_for_type_checkers_only_are_left_to_their_owner():
+    @dataclass(frozen=True, kw_only=True)
+    class Own(CheckedConfig):
+        number: "Elsewhere" = 1  # noqa: F821
+
+    assert Own(number="4").number == "4"
+
+
+def test_what_no_machine_could_hold_is_refused():
+    text = faults(num_actors=10**9, inference_servers=10**9, environments_per_actor=10**6)
+    assert "num_actors=1000000000: at most 100,000" in text
+    assert "environments_per_actor=1000000: at most 100,000" in text
+    assert "at most 2,147,483,647" in faults(batch_size=10**12)
+    with pytest.raises(ProgramError, match="max_replay_size=1000000000000: at most 2,147,483,647"):
+        ReplayConfig(max_replay_size=10**12)
+
+
+def test_seeds_restarts_and_evaluators_are_not_negative():
+    assert "seed=-1: at least 0" in faults(seed=-1)
+    assert "max_restarts=-1: at least 0" in faults(max_restarts=-1)
+    assert "num_evaluators=-1: at least 0" in faults(num_evaluators=-1)
+    assert "max_evaluation_steps=0: at least 1" in faults(max_evaluation_steps=0)
+    assert AgentConfig(num_evaluators=0).num_final_evaluations == 0
+    assert AgentConfig(num_evaluators=2, final_evaluation_episodes=0).num_final_evaluations == 0
+    assert AgentConfig(num_evaluators=2).num_final_evaluations == 2
+
+
+def test_a_rate_that_falls_over_more_updates_than_can_be_counted_falls_as_slowly_as_it_can():
+    rate = falling_rate(1e-3, 1e-4, 10**18)
+    assert float(rate(0)) == pytest.approx(1e-3)
+    assert 5e-4 < float(rate(2**30)) < 6e-4

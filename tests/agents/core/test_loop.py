@@ -1,9 +1,13 @@
 """The environment loop: what an episode was worth."""
 
+import math
+
 import dm_env
+import numpy as np
 import pytest
 
 from topology.agents.core.loop import EnvironmentLoop, EpisodeResult
+from topology.errors import ProgramError
 
 
 class Played:
@@ -44,3 +48,68 @@ class Idle:
 def test_the_return_of_an_episode(rewards, total):
     loop = EnvironmentLoop(Played(*rewards), Idle())
     assert [loop.run_episode() for _ in range(2)] == [EpisodeResult(total, len(rewards))] * 2
+
+
+class Shown(dm_env.Environment):
+    """Gives these time steps after the first."""
+
+    def __init__(self, *timesteps):
+        self._timesteps = timesteps
+
+    def reset(self):
+        self._left = list(self._timesteps)
+        return dm_env.restart(0)
+
+    def step(self, action):
+        return self._left.pop(0)
+
+    def observation_spec(self):
+        raise NotImplementedError
+
+    action_spec = observation_spec
+
+
+class Seeing(Idle):
+    def __init__(self):
+        self.steps = 0
+
+    def observe(self, action, next_timestep):
+        self.steps += 1
+
+
+@pytest.mark.parametrize(
+    ("timestep", "text"),
+    [
+        (dm_env.transition(math.nan, 0), "Shown gave the reward nan after 1 steps of an episode.*see to it in the env"),
+        (dm_env.termination(-math.inf, 0), "the reward -inf"),
+        (dm_env.transition("much", 0), "the reward 'much'"),
+        (dm_env.transition(np.zeros(2), 0), r"the reward array\(\[0., 0.\]\)"),
+        (dm_env.transition({"a": 1.0, "b": math.nan}, 0), "the reward {'a': 1.0, 'b': nan}"),
+        (dm_env.transition({}, 0), "the reward {}"),
+        (dm_env.transition(1.0, 0, math.nan), "the discount nan"),
+        (dm_env.TimeStep(dm_env.StepType.MID, None, 1.0, 0), "the reward None.*without a reward gives 0.0"),
+        (dm_env.TimeStep(dm_env.StepType.MID, 1.0, None, 0), "the discount None.*a discount, 1.0"),
+        (dm_env.restart(0), "the reward None.*began an episode by itself"),
+    ],
+)
+def test_a_step_without_a_finite_reward_is_refused_before_it_is_learned_from(timestep, text):
+    actor = Seeing()
+    loop = EnvironmentLoop(Shown(dm_env.transition(1.0, 0), timestep), actor)
+    assert loop.run_step() is None
+    with pytest.raises(ProgramError, match=text):
+        loop.run_step()
+    assert actor.steps == 1
+
+
+def test_an_episode_that_does_not_end_is_cut_off_where_it_is_told_to_be(caplog):
+    def endless():
+        return Shown(*[dm_env.transition(1.0, 0)] * 100)
+
+    loop = EnvironmentLoop(endless(), Idle(), max_episode_steps=7)
+    assert [loop.run_episode() for _ in range(2)] == [EpisodeResult(7.0, 7)] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "an episode of Shown had not ended after 7 steps: such episodes are cut off there, and what they gave until "
+        "then counts"
+    ]
+    unlimited = EnvironmentLoop(endless(), Idle())
+    assert all(unlimited.run_step() is None for _ in range(100))

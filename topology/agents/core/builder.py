@@ -136,7 +136,12 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
 
     def make_evaluation_loop(self, client: VariableClient, stop: StopToken) -> EnvironmentLoop:
         """Plays with the weights of `client` until asked to stop."""
-        return EnvironmentLoop(self.make_environment(), self.make_evaluation_actor(client), should_stop=stop.is_set)
+        return EnvironmentLoop(
+            self.make_environment(),
+            self.make_evaluation_actor(client),
+            should_stop=stop.is_set,
+            max_episode_steps=self.config.max_evaluation_steps,
+        )
 
     @abc.abstractmethod
     def make_learning(self) -> Learning[Any]:

@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from topology.agents.core.setting_types import type_faults
 from topology.errors import ProgramError
 
-__all__ = ["AgentConfig", "CheckedConfig", "ReplayConfig"]
+__all__ = ["MOST_ITEMS", "MOST_NODES", "AgentConfig", "CheckedConfig", "ReplayConfig"]
+
+MOST_NODES = 100_000
+"""Of one group: no launcher starts as many, and a graph of many more would fill the memory before one could say so."""
+MOST_ITEMS = 2**31 - 1
+"""Of a table, and of one call of a learner."""
 
 
 class CheckedConfig:
     """Settings that check themselves: a frozen dataclass that says in `faults` what is wrong with it.
+
+    The types of its values are looked at before; see `type_faults`.
 
     Raises:
         ProgramError: settings that cannot work; the text lists all of them.
     """
 
     def __post_init__(self) -> None:
-        faults = tuple(self.faults())
+        faults = tuple(type_faults(self)) or tuple(self.faults())
         if faults:
             raise ProgramError(
                 f"These settings of {type(self).__name__} cannot work:\n"
@@ -47,6 +55,11 @@ class CheckedConfig:
         """A fault for each of these settings that is not above 0."""
         return (f"{name}={getattr(self, name)}: above 0" for name in names if not getattr(self, name) > 0)
 
+    def above(self, most: int, *names: str) -> Iterator[str]:
+        """A fault for each of these settings that is above `most`."""
+        values = ((name, getattr(self, name)) for name in names)
+        return (f"{name}={value}: at most {most:,}" for name, value in values if value > most)
+
     def outside_unit(self, *names: str) -> Iterator[str]:
         """A fault for each of these settings that is not between 0 and 1."""
         return (f"{name}={getattr(self, name)}: between 0 and 1" for name in names if not 0 <= getattr(self, name) <= 1)
@@ -63,6 +76,8 @@ class AgentConfig(CheckedConfig):
         environments_per_actor: environments that each actor plays in step, with one call of the policy for all.
         seed: of everything random, together with each node's own seed.
         max_actor_steps: steps of all actors after which the program ends; None for never.
+        max_restarts: how often each node may fail and be started again before its failure ends the program; see
+            `restarts` beside each agent, which says so to a launcher.
         num_caches: cachers between the learner and the actors, which use them in turn.
         updates_per_call: updates made in one call of the compiled learner, with one request for all their batches.
         batch_size: items of an update.
@@ -70,9 +85,11 @@ class AgentConfig(CheckedConfig):
         variable_update_period: steps of an actor between two requests for weights.
         cache_refresh_ms: how often a cacher asks the learner for weights.
         cache_stale_ms: age of weights above which a cacher does not serve them.
+        num_evaluators: nodes that evaluate, each with a seed of its own; 0 for a program without evaluations.
         evaluation_period: actor steps between two evaluations.
         evaluation_episodes: episodes of each evaluation.
         final_evaluation_episodes: episodes of the evaluation after the last step; 0 for none.
+        max_evaluation_steps: steps after which an episode of an evaluation is cut off: what it gave until then counts.
         checkpoint_period_s: seconds between two states of the learner on disk; one more is saved at the end.
         checkpoint_replay: whether the replay table is saved too, as often as the learner's state and at the end, so
             that a run that goes on begins with it.
@@ -99,6 +116,7 @@ class AgentConfig(CheckedConfig):
     environments_per_actor: int = 1
     seed: int = 0
     max_actor_steps: int | None = 50_000
+    max_restarts: int = 0
     num_caches: int = 1
     updates_per_call: int = 8
     batch_size: int = 64
@@ -106,9 +124,11 @@ class AgentConfig(CheckedConfig):
     variable_update_period: int = 50
     cache_refresh_ms: int = 200
     cache_stale_ms: int = 10_000
+    num_evaluators: int = 1
     evaluation_period: int = 2_000
     evaluation_episodes: int = 10
     final_evaluation_episodes: int = 100
+    max_evaluation_steps: int = 100_000
     checkpoint_period_s: float = 60.0
     checkpoint_replay: bool = False
     tensorboard: bool = False
@@ -125,6 +145,11 @@ class AgentConfig(CheckedConfig):
         return self.updates_per_call * self.batch_size
 
     @property
+    def num_final_evaluations(self) -> int:
+        """Evaluations that follow the last step, one of each evaluator."""
+        return self.num_evaluators if self.final_evaluation_episodes else 0
+
+    @property
     def requests_per_batch(self) -> int:
         """Requests that make a batch of an inference server: `inference_batch_size`, or those of all its actors."""
         return self.inference_batch_size or -(-self.num_actors // max(1, self.inference_servers))
@@ -133,16 +158,21 @@ class AgentConfig(CheckedConfig):
         yield from super().faults()
         yield from self.below_one("num_actors", "updates_per_call", "batch_size", "max_in_flight")
         yield from self.below_one("variable_update_period", "cache_refresh_ms", "evaluation_period")
-        yield from self.below_one("evaluation_episodes", "environments_per_actor")
+        yield from self.below_one("evaluation_episodes", "max_evaluation_steps", "environments_per_actor")
         yield from self.not_positive("checkpoint_period_s")
         if self.max_actor_steps is not None and self.max_actor_steps < 1:
             yield f"max_actor_steps={self.max_actor_steps}: at least 1, or None for a run without end"
         yield from self.negative("num_caches", "final_evaluation_episodes", "inference_servers", "inference_timeout_ms")
+        yield from self.negative("seed", "max_restarts", "num_evaluators")
+        yield from self.above(MOST_NODES, "num_actors", "num_caches", "num_evaluators", "inference_servers")
+        yield from self.above(MOST_NODES, "environments_per_actor")
         if self.cache_stale_ms <= self.cache_refresh_ms:
             yield (
                 f"cache_stale_ms={self.cache_stale_ms} is not above cache_refresh_ms={self.cache_refresh_ms}: weights "
                 "would be stale before they are refreshed"
             )
+        if self.items_per_call > MOST_ITEMS:
+            yield f"updates_per_call * batch_size={self.items_per_call}: at most {MOST_ITEMS:,}"
         yield from self._inference_faults()
         yield from self._device_faults()
 
@@ -164,7 +194,8 @@ class AgentConfig(CheckedConfig):
             yield f"learner_devices={devices} does not divide batch_size={self.batch_size}: each takes an equal part"
         if fraction is not None and not 0 < fraction <= 1:
             yield f"accelerator_memory_fraction={fraction}: above 0 and at most 1, or None for what JAX takes"
-        nodes = {"learner": 1, "evaluator": 1, "actor": self.num_actors, "inference": self.inference_servers}
+        nodes = {"learner": 1, "evaluator": self.num_evaluators}
+        nodes |= {"actor": self.num_actors, "inference": self.inference_servers}
         if unknown := set(self.accelerator_roles) - set(nodes):
             yield f"accelerator_roles: {', '.join(map(repr, sorted(unknown)))} is none of {', '.join(nodes)}"
             return
@@ -211,6 +242,7 @@ class ReplayConfig(AgentConfig):
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("min_replay_size", "max_replay_size")
+        yield from self.above(MOST_ITEMS, "max_replay_size")
         if self.min_replay_size > self.max_replay_size:
             yield (
                 f"min_replay_size={self.min_replay_size} is above max_replay_size={self.max_replay_size}: the learner "

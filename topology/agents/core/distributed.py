@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from topology.agents.core.inference import InferenceServer
     from topology.agents.core.learner import Learner
 
-__all__ = ["PRELOAD", "DistributedAgent"]
+__all__ = ["PRELOAD", "DistributedAgent", "restarts_of"]
 
 PRELOAD = (
     "topology.agents.core.actor_runner",
@@ -42,6 +42,11 @@ PRELOAD = (
 """Modules that a launcher of processes may import once for all nodes, before it forks them: they start nothing."""
 
 ConfigT = TypeVar("ConfigT", bound=AgentConfig)
+
+
+def restarts_of(program: lp.Program, config: AgentConfig) -> dict[str, int]:
+    """What a launcher is told in `restarts`: by group, how often each of its nodes may fail and be started again."""
+    return dict.fromkeys(program.groups, config.max_restarts) if config.max_restarts else {}
 
 
 class DistributedAgent(abc.ABC, Generic[ConfigT]):
@@ -115,7 +120,7 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
 
     def coordinator(self, counter: Any, max_actor_steps: int) -> StepsLimiter:
         """Stops the program after `max_actor_steps`, and the evaluation that follows them."""
-        final = 1 if self.config.final_evaluation_episodes else 0
+        final = self.config.num_final_evaluations
         return StepsLimiter(counter, max_actor_steps, stop=get_context().stop, final_evaluations=final)
 
     def learner(self, replay: Client, counter: Any) -> Learner[Any]:
@@ -232,8 +237,7 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
             counter = self.add_counter(program)
         with program.group("learner"):
             learner = program.add_node(lp.CourierNode(self.learner, replay, counter))
-        with program.group("evaluator"):
-            program.add_node(lp.CourierNode(self.evaluator, learner, counter))
+        self.add_evaluators(program, learner, counter)
         sources = self.add_inference(program, self.add_cachers(program, learner))
         with program.group("actor"):
             # Actors use the learner, or the cachers or inference servers, in turn.
@@ -241,6 +245,18 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
                 source = sources[actor_id % len(sources)]
                 program.add_node(lp.CourierNode(self.actor, replay, source, counter, *given))
         return program
+
+    def add_evaluators(self, program: lp.Program, *arguments: Any) -> None:
+        """`num_evaluators` evaluators in the group "evaluator", which is there only if there are some.
+
+        Args:
+            program: gets the group.
+            *arguments: of `evaluator`: handles of the source of weights and of the counter.
+        """
+        if self.config.num_evaluators:
+            with program.group("evaluator"):
+                for _ in range(self.config.num_evaluators):
+                    program.add_node(lp.CourierNode(self.evaluator, *arguments))
 
     def add_counter(self, program: lp.Program) -> Any:
         """The counter and, where steps are limited, who stops the program; returns the counter's handle."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, final
 
 import dm_env
 
 from topology.agents.core.types import Actor
+from topology.errors import ProgramError
 
 __all__ = ["EnvironmentLoop", "EpisodeResult"]
+
+_logger = logging.getLogger(__name__)
 
 
 class EpisodeResult(NamedTuple):
@@ -24,8 +29,8 @@ class EpisodeResult(NamedTuple):
     episode_length: int
 
 
-def _scalar(reward: Any) -> float:
-    return sum(map(float, reward.values())) / len(reward) if isinstance(reward, Mapping) else float(reward)
+def _scalar(number: Any) -> float:
+    return sum(map(float, number.values())) / len(number) if isinstance(number, Mapping) else float(number)
 
 
 def _never() -> bool:
@@ -41,6 +46,7 @@ class EnvironmentLoop:
             mean counts, which is the reward itself where they share it.
         actor: chooses the actions and sees every step.
         should_stop: asked before every action; when true the episode is abandoned.
+        max_episode_steps: steps after which `run_episode` cuts an episode off; None for never.
     """
 
     def __init__(
@@ -49,34 +55,80 @@ class EnvironmentLoop:
         actor: Actor,
         *,
         should_stop: Callable[[], bool] = _never,
+        max_episode_steps: int | None = None,
     ) -> None:
         self._environment = environment
         self._actor = actor
         self._should_stop = should_stop
+        self._max_episode_steps = max_episode_steps
+        self._has_warned = False
         self._timestep: dm_env.TimeStep | None = None
         self._return = 0.0
         self._length = 0
 
     def run_episode(self) -> EpisodeResult | None:
-        """Plays until the end of the episode; None when asked to stop before. A call begins a new episode."""
+        """Plays until the end of the episode; None when asked to stop before. A call begins a new episode.
+
+        Raises:
+            ProgramError: as `run_step`.
+        """
         self._timestep = None
         while not self._should_stop():
             if (result := self.run_step()) is not None:
                 return result
+            if self._length == self._max_episode_steps:
+                return self._cut_off()
         return None
 
+    def _cut_off(self) -> EpisodeResult:
+        if not self._has_warned:
+            self._has_warned = True
+            _logger.warning(
+                "an episode of %s had not ended after %d steps: such episodes are cut off there, and what they gave "
+                "until then counts",
+                type(self._environment).__name__,
+                self._length,
+            )
+        return EpisodeResult(self._return, self._length)
+
     def run_step(self) -> EpisodeResult | None:
-        """Takes one action, beginning an episode if none is open; the result when that was its last one."""
+        """Takes one action, beginning an episode if none is open; the result when that was its last one.
+
+        Raises:
+            ProgramError: the step has no reward or discount, or one that is not a finite number.
+        """
         action = self._actor.select_action(self.begin().observation)
         self._timestep = self._environment.step(action)
+        reward = self._checked("reward", self._timestep.reward)
+        self._checked("discount", self._timestep.discount)
         self._actor.observe(action, self._timestep)
         self._actor.update()
-        self._return += _scalar(self._timestep.reward)
+        self._return += reward
         self._length += 1
         if not self._timestep.last():
             return None
         self._timestep = None
         return EpisodeResult(self._return, self._length)
+
+    def _checked(self, what: str, value: Any) -> float:
+        """`value` as a number. One that is none would be learned from, and ruin the weights of all."""
+        try:
+            number = _scalar(value)
+        except (TypeError, ValueError, ZeroDivisionError):
+            number = math.nan
+        if math.isfinite(number):
+            return number
+        raise ProgramError(
+            f"step() of the environment {type(self._environment).__name__} gave the {what} {value!r} after "
+            f"{self._length} steps of an episode, and a finite number is needed{self._hint(what, value)}"
+        )
+
+    def _hint(self, what: str, value: Any) -> str:
+        if value is not None:
+            return ": see to it in the environment"
+        if self._timestep is not None and self._timestep.first():
+            return ": it began an episode by itself, without one that ended; the last step of an episode is to say LAST"
+        return f": only what reset() returns may have none; an environment without a {what} gives 0.0 (a discount, 1.0)"
 
     def begin(self) -> dm_env.TimeStep:
         """Begins an episode if none is open; what the next action is an answer to."""

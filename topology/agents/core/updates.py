@@ -10,6 +10,9 @@ from topology.agents.core.sequences import StepSequence
 
 __all__ = ["by_time", "falling_rate", "importance_weights"]
 
+_MOST_UPDATES = 2**31 - 1
+"""More cannot be counted in the int32 of an optimizer's state."""
+
 
 def falling_rate(initial: float, final: float, num_updates: int | None, constant_part: float = 0.0) -> optax.Schedule:
     """A learning rate that falls linearly over a run.
@@ -24,6 +27,7 @@ def falling_rate(initial: float, final: float, num_updates: int | None, constant
     """
     if num_updates is None:
         return optax.constant_schedule(initial)
+    num_updates = min(num_updates, _MOST_UPDATES)
     constant = int(num_updates * constant_part)
     falling = max(1, num_updates - constant)
     return optax.linear_schedule(initial, final, transition_steps=falling, transition_begin=constant)

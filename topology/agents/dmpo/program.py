@@ -13,12 +13,13 @@ import functools
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from topology.agents.core import distributed
-from topology.agents.core.distributed import DistributedAgent
+from topology.agents.core.distributed import DistributedAgent, restarts_of
 from topology.agents.core.replay import make_rate_limiter
 from topology.agents.core.transitions import transition_signature
 from topology.agents.core.types import VariableSource
 from topology.agents.dmpo.config import TABLE, DMPOConfig
 from topology.environments import EnvironmentFactory
+from topology.environments.specs import check_arrays
 from topology.environments.unit_actions import make_with_unit_actions
 from topology.nodes.replay import Client, Table, selectors
 from topology.program import Program
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from topology.agents.core.actor_runner import ActorRunner
     from topology.agents.dmpo.builder import DMPOBuilder
 
-__all__ = ["DMPO", "PRELOAD", "DMPOConfig", "dmpo"]
+__all__ = ["DMPO", "PRELOAD", "DMPOConfig", "dmpo", "restarts"]
 
 PRELOAD = (*distributed.PRELOAD, "topology.agents.dmpo.builder")
 """Modules that a launcher of processes may import once for all nodes, before it forks them: they start nothing."""
@@ -36,6 +37,11 @@ PRELOAD = (*distributed.PRELOAD, "topology.agents.dmpo.builder")
 def dmpo(config: DMPOConfig) -> Program:
     """DMPO: continuous actions, a distributional critic, n-step transitions."""
     return DMPO(config).build()
+
+
+def restarts(config: DMPOConfig) -> dict[str, int]:
+    """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
+    return restarts_of(dmpo(config), config)
 
 
 @final
@@ -50,7 +56,7 @@ class DMPO(DistributedAgent[DMPOConfig]):
         super().__init__(config, functools.partial(make_with_unit_actions, environment))
 
     def check_spec(self) -> None:
-        """The environment was refused already if its actions do not fit."""
+        check_arrays(self.spec, agent="DMPO")  # it was refused already if its actions do not fit
 
     def make_table(self, *, seed: int, lockstep: bool) -> Table:
         return Table(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from topology.agents.core import distributed
-from topology.agents.core.distributed import DistributedAgent
+from topology.agents.core.distributed import DistributedAgent, restarts_of
 from topology.agents.core.exploration import epsilon_ladder
 from topology.agents.dqn.config import DQNConfig
 from topology.agents.dqn.replay import make_table
@@ -23,7 +23,7 @@ from topology.program import Program
 if TYPE_CHECKING:
     from topology.agents.dqn.builder import DQNBuilder
 
-__all__ = ["DQN", "PRELOAD", "DQNConfig", "dqn"]
+__all__ = ["DQN", "PRELOAD", "DQNConfig", "dqn", "restarts"]
 
 PRELOAD = (*distributed.PRELOAD, "topology.agents.dqn.builder")
 """Modules that a launcher of processes may import once for all nodes, before it forks them: they start nothing."""
@@ -32,6 +32,11 @@ PRELOAD = (*distributed.PRELOAD, "topology.agents.dqn.builder")
 def dqn(config: DQNConfig) -> Program:
     """DQN: double, n-step, prioritized, with one exploration rate for each actor."""
     return DQN(config).build()
+
+
+def restarts(config: DQNConfig) -> dict[str, int]:
+    """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
+    return restarts_of(dqn(config), config)
 
 
 @final

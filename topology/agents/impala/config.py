@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
-from topology.agents.core.config import AgentConfig
+from topology.agents.core.config import MOST_ITEMS, AgentConfig
 
 __all__ = ["IMPALAConfig"]
 
@@ -89,6 +89,7 @@ class IMPALAConfig(AgentConfig):
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("max_queue_size")
+        yield from self.above(MOST_ITEMS, "max_queue_size")
         yield from self.outside_unit("discount", "trace_decay")
         yield from self.not_positive("reward_scale", "learning_rate", "final_learning_rate", "max_gradient_norm")
         yield from self.not_positive("max_ratio", "max_policy_ratio")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from topology.agents.core import distributed
-from topology.agents.core.distributed import DistributedAgent
+from topology.agents.core.distributed import DistributedAgent, restarts_of
 from topology.agents.impala.config import IMPALAConfig
 from topology.agents.impala.replay import make_queue
 from topology.environments.specs import num_discrete_actions
@@ -22,7 +22,7 @@ from topology.program import Program
 if TYPE_CHECKING:
     from topology.agents.impala.builder import IMPALABuilder
 
-__all__ = ["IMPALA", "PRELOAD", "IMPALAConfig", "impala"]
+__all__ = ["IMPALA", "PRELOAD", "IMPALAConfig", "impala", "restarts"]
 
 PRELOAD = (*distributed.PRELOAD, "topology.agents.impala.builder")
 """Modules that a launcher of processes may import once for all nodes, before it forks them: they start nothing."""
@@ -31,6 +31,11 @@ PRELOAD = (*distributed.PRELOAD, "topology.agents.impala.builder")
 def impala(config: IMPALAConfig) -> Program:
     """IMPALA: actors that never wait for the learner's weights, a queue, and V-trace."""
     return IMPALA(config).build()
+
+
+def restarts(config: IMPALAConfig) -> dict[str, int]:
+    """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
+    return restarts_of(impala(config), config)
 
 
 @final

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import topology as lp
 from topology.agents.core import distributed
-from topology.agents.core.distributed import DistributedAgent
+from topology.agents.core.distributed import DistributedAgent, restarts_of
 from topology.agents.core.replay import make_rate_limiter
 from topology.agents.core.types import VariableSource
 from topology.agents.madqn.config import MADQNConfig
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from topology.agents.core.learner import Learner
     from topology.agents.madqn.builder import MADQNBuilder
 
-__all__ = ["MADQN", "PRELOAD", "MADQNConfig", "madqn"]
+__all__ = ["MADQN", "PRELOAD", "MADQNConfig", "madqn", "restarts"]
 
 PRELOAD = (*distributed.PRELOAD, "topology.agents.madqn.builder")
 """Modules that a launcher of processes may import once for all nodes, before it forks them: they start nothing."""
@@ -36,6 +36,11 @@ PRELOAD = (*distributed.PRELOAD, "topology.agents.madqn.builder")
 def madqn(config: MADQNConfig) -> Program:
     """MADQN: several agents in one environment, by themselves or with mixed values (VDN, QMIX)."""
     return MADQN(config).build()
+
+
+def restarts(config: MADQNConfig) -> dict[str, int]:
+    """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
+    return restarts_of(madqn(config), config)
 
 
 @final
@@ -96,8 +101,7 @@ class MADQN(DistributedAgent[MADQNConfig]):
                 program.add_node(lp.CourierNode(self.coordinator, counter, self.config.max_actor_steps))
         with program.group("trainer"):
             trainer = program.add_node(lp.CourierNode(self.trainer, replay, counter))
-        with program.group("evaluator"):
-            program.add_node(lp.CourierNode(self.evaluator, trainer, counter, trainer))
+        self.add_evaluators(program, trainer, counter, trainer)
         sources = self.add_inference(program, self.add_cachers(program, trainer))
         with program.group("executor"):
             # Executors use the trainer, or the cachers or inference servers, in turn.

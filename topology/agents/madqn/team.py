@@ -16,8 +16,8 @@ from dm_env import specs
 
 from topology.agents.core.sequences import StepSequence, sequence_signature
 from topology.agents.madqn.config import MADQNConfig
-from topology.environments.multi_agent import observation_of
-from topology.environments.specs import EnvironmentSpec
+from topology.environments.multi_agent import OBSERVATION, observation_of
+from topology.environments.specs import EnvironmentSpec, check_observation
 from topology.errors import ProgramError
 
 __all__ = ["TABLE", "Group", "Team", "make_team", "signature"]
@@ -64,8 +64,18 @@ class Team:
         return tuple(agent for group in self.groups for agent in group.agents)
 
     def stack(self, values: Mapping[str, Any], dtype: type[np.generic]) -> np.ndarray[Any, Any]:
-        """A value for each agent as an array `[N]`."""
-        return np.array([values[agent] for agent in self.agents], dtype)
+        """A value for each agent as an array `[N]`.
+
+        Raises:
+            ProgramError: the environment did not give one for each.
+        """
+        try:
+            return np.array([values[agent] for agent in self.agents], dtype)
+        except (TypeError, KeyError, IndexError):
+            raise ProgramError(
+                f"an environment of several agents gives rewards and discounts in dicts with all of their ids, "
+                f"{', '.join(self.agents)}, but this one gave {values!r}"
+            ) from None
 
 
 def make_team(spec: EnvironmentSpec, *, shared_weights: bool) -> Team:
@@ -97,7 +107,9 @@ def _kind(agent: str) -> str:
 
 def _make_group(name: str, agents: tuple[str, ...], spec: EnvironmentSpec) -> Group:
     def features(agent: str) -> tuple[tuple[int, ...], str, int]:
-        seen = observation_of(spec.observations[agent])
+        view = spec.observations[agent]
+        seen: Any = view if isinstance(view, Mapping) and OBSERVATION not in view else observation_of(view)
+        check_observation(seen, agent="MADQN", of=f"an agent {agent!r}")
         return tuple(seen.shape), np.dtype(seen.dtype).name, int(spec.actions[agent].num_values)
 
     shape, dtype, num_actions = features(agents[0])

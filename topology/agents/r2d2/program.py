@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, final
 
 import topology as lp
 from topology.agents.core import distributed
-from topology.agents.core.distributed import DistributedAgent
+from topology.agents.core.distributed import DistributedAgent, restarts_of
 from topology.agents.core.exploration import epsilon_ladder
 from topology.agents.core.replay import make_rate_limiter
 from topology.agents.r2d2.config import R2D2Config
@@ -25,7 +25,7 @@ from topology.program import Program
 if TYPE_CHECKING:
     from topology.agents.r2d2.builder import R2D2Builder
 
-__all__ = ["PRELOAD", "R2D2", "R2D2Config", "r2d2"]
+__all__ = ["PRELOAD", "R2D2", "R2D2Config", "r2d2", "restarts"]
 
 PRELOAD = (*distributed.PRELOAD, "topology.agents.r2d2.builder")
 """Modules that a launcher of processes may import once for all nodes, before it forks them: they start nothing."""
@@ -34,6 +34,11 @@ PRELOAD = (*distributed.PRELOAD, "topology.agents.r2d2.builder")
 def r2d2(config: R2D2Config) -> Program:
     """R2D2: recurrent, n-step, prioritized sequences, with one exploration rate for each actor."""
     return R2D2(config).build()
+
+
+def restarts(config: R2D2Config) -> dict[str, int]:
+    """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
+    return restarts_of(r2d2(config), config)
 
 
 @final
@@ -75,8 +80,7 @@ class R2D2(DistributedAgent[R2D2Config]):
             learner = program.add_node(lp.CourierNode(self.learner, replay, counter))
         with program.group("cacher"):
             cacher = program.add_node(self.make_cacher(learner))
-        with program.group("evaluator"):
-            program.add_node(lp.CourierNode(self.evaluator, cacher, counter))
+        self.add_evaluators(program, cacher, counter)
         sources = self.add_inference(program, [cacher])
         with program.group("actor"):
             for actor_id, epsilon in enumerate(self.explorations()):
