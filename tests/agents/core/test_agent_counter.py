@@ -7,7 +7,7 @@ import pytest
 from topology.agents.core.counter import ChildCounter, Counter
 from topology.agents.core.counting_service import CountingService, load_counts, save_counts
 from topology.context import NodeContext, bind_context
-from topology.errors import ConnectionBroken, ProgramError, ProgramStopped
+from topology.errors import ConnectionBroken, LaunchError, ProgramError, ProgramStopped
 
 
 class Parent:
@@ -190,6 +190,20 @@ def test_the_service_writes_once_more_at_the_stop(context):
     context.stop.set()
     service.run()
     assert load_counts(context.run_directory / "checkpoints" / "counts.json") == {"actor_steps": 3}
+
+
+def test_counts_that_cannot_be_written_say_what_to_do_and_leave_the_old_ones(tmp_path, monkeypatch):
+    path = tmp_path / "counts.json"
+    save_counts(path, {"a": 1})
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.replace", full)
+    with pytest.raises(LaunchError, match=r"counts\.json: No space left on device\. Make room there"):
+        save_counts(path, {"a": 2})
+    assert load_counts(path) == {"a": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["counts.json"]
 
 
 def test_counts_on_disk_that_cannot_be_read_say_what_to_do(tmp_path):

@@ -37,8 +37,23 @@ def test_a_save_that_was_killed_half_way_is_not_seen(tmp_path):
     keeper = Checkpointer(tmp_path)
     keeper.save(1, state(1))
     whole = (tmp_path / "1.npz").read_bytes()
-    (tmp_path / ".2.npz.4711").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / ".new").write_bytes(whole[: len(whole) // 2])
     assert int(Checkpointer(tmp_path).restore(state(0)).rest[0]) == 1
+    Checkpointer(tmp_path).save(2, state(2))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.npz", "2.npz"]
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: b"x" * 99])
+def test_a_damaged_state_says_what_to_do(tmp_path, damage):
+    keeper = Checkpointer(tmp_path)
+    for step in (1, 2):
+        keeper.save(step, state(step))
+    path = tmp_path / "2.npz"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ProgramError, match=r"2\.npz cannot be read: .* delete it to go on from an older state"):
+        keeper.restore(state(0))
+    path.unlink()
+    assert int(keeper.restore(state(0)).rest[0]) == 1
 
 
 def test_a_save_that_fails_leaves_what_is_there(tmp_path, monkeypatch):

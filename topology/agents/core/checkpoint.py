@@ -85,12 +85,13 @@ class Checkpointer:
 
 def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: of a damaged one NumPy leaves the file open.
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             return dict(file)
     except (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile) as error:
         raise ProgramError(
-            f"The learner's state in {path} cannot be read: {type(error).__name__}: {error}. Restore the file, or delete "
-            "it to go on from an older state beside it, or from the beginning where there is none."
+            f"The learner's state in {path} cannot be read: {type(error).__name__}: {error}. Restore the file, or "
+            "delete it to go on from an older state beside it, or from the beginning where there is none."
         ) from error
 
 

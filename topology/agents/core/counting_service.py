@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import final
 from topology.agents.core.counter import Counter
 from topology.agents.core.metrics import MetricsWriter, RowWriter
 from topology.context import NodeContext
-from topology.errors import ProgramError
+from topology.errors import LaunchError, ProgramError
 from topology.nodes.courier.methods import asynchronous
 
 __all__ = ["CountingService", "load_counts", "save_counts"]
@@ -66,7 +66,11 @@ class CountingService:
         return self._counter.when_reached(name, count)
 
     def run(self) -> None:
-        """Writes totals that have changed, every period and at the stop. Blocks until the program stops."""
+        """Writes totals that have changed, every period and at the stop. Blocks until the program stops.
+
+        Raises:
+            LaunchError: they cannot be written, e.g. on a full disk.
+        """
         while not self._context.stop.wait(self._period_s):
             self._write()
         self._write()
@@ -102,8 +106,20 @@ def load_counts(path: Path) -> dict[str, int]:
 
 
 def save_counts(path: Path, counts: Mapping[str, int]) -> None:
-    """Keeps totals in a file. Atomic: a reader sees the old or the new ones. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(dict(counts)), encoding="utf-8")
-    temporary.replace(path)
+    """Keeps totals in a file. Atomic: a reader sees the old or the new ones.
+
+    Raises:
+        LaunchError: it cannot be written, e.g. on a full disk; the old ones stay.
+    """
+    temporary = path.with_name(f".{path.name}.new")  # one name: what a killed node has left is written over
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(dict(counts)), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise LaunchError(
+            f"The counts of the run cannot be saved in {path}: {error.strerror or error}. Make room there, or give the "
+            "run another directory."
+        ) from error
