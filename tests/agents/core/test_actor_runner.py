@@ -119,6 +119,32 @@ def test_other_failures_are_raised_and_all_is_closed(make):
     assert closing.closed
 
 
+def test_what_cannot_be_closed_keeps_nothing_else_from_being_closed(rows, remote):
+    class Stuck:
+        def close(self):
+            raise OSError("no window to close")
+
+    def broken():
+        raise RuntimeError("broken environment")
+
+    counter, closing, environment = Counter(), Closing(), Catch(seed=0)
+    runner = ActorRunner(
+        parts=ActorParts(
+            EnvironmentLoop(environment, Staying(broken)),
+            VariableClient(Source(), ["policy"]),
+            (Stuck(), closing, environment),
+        ),
+        counter=remote(counter),
+        counts=ChildCounter(counter, "actor", max_delay_s=0),
+        metrics=rows,
+        stop=StopToken(),
+    )
+    with pytest.raises(OSError, match="no window to close") as error:
+        runner.run()
+    assert closing.closed
+    assert str(error.value.__context__) == "broken environment"
+
+
 def test_it_reports_averages_and_the_age_of_its_weights(make, rows, clock):
     counter, steps = Counter(), iter(range(1, 10_000))
     make(counter, Staying(lambda: clock.advance(0.1) if next(steps) % 9 else None), limit=30).run()

@@ -77,6 +77,18 @@ def test_rows_of_an_episode_that_fills_its_sequences(replay):
     assert first.action.dtype == np.int32
 
 
+def test_an_environment_may_write_all_it_shows_into_one_array(replay):
+    client = replay(sequence_signature(SPEC, 3))
+    adder, shown = make(client, 3, 2), observation(0)
+    adder.observe_first(dm_env.restart(shown))
+    for t in range(3):
+        shown[:] = observation(t + 1)
+        adder.observe(t, dm_env.transition(0.0, shown) if t < 2 else dm_env.termination(0.0, shown))
+    first, second = (StepSequence(*data) for data in read(client))
+    np.testing.assert_array_equal(first.observation[0, :, 0], [0, 1, 2])
+    np.testing.assert_array_equal(second.observation[0, :2, 0], [2, 3])
+
+
 def test_a_cut_off_episode_keeps_its_last_discount(replay):
     client = replay(sequence_signature(SPEC, 4))
     play(make(client, 4, 3), 2, discount=1.0)

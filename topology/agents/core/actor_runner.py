@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol, final
@@ -91,12 +92,11 @@ class ActorRunner:
 
     def run(self) -> None:
         """Plays until there are enough steps, or the program stops."""
-        try:
+        with contextlib.ExitStack() as stack:
+            for closable in reversed(self._closables):
+                stack.callback(closable.close)
             with until_stopped(self._stop):
                 self._play()
-        finally:
-            for closable in self._closables:
-                closable.close()
 
     def _play(self) -> None:
         self._watch_limit()

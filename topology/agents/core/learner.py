@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from topology.agents.core.checkpoint import Checkpointer
 from topology.agents.core.counter import ChildCounter
@@ -72,6 +73,24 @@ class Learning(Generic[StateT]):
 def zeros_like_spec(signature: Any, batch_size: int) -> Any:
     """A batch of zeros of the signature of a table: what an update is compiled with before there are items."""
     return jax.tree.map(lambda spec: np.zeros((batch_size, *spec.shape), spec.dtype), signature)
+
+
+def _not_finite(data: Any) -> str | None:
+    """What to do about the numbers of a batch that are not finite; None where all are."""
+    items = {
+        jax.tree_util.keystr(path, simple=True, separator="."): int(np.sum(~_finite_rows(leaf)))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(data)
+        if np.issubdtype(np.asarray(leaf).dtype, np.floating)
+    }
+    found = ", ".join(f"{name} of {count}" for name, count in items.items() if count)
+    if not found:
+        return None
+    return f"items of the batch have numbers that are not finite ({found}): see to it in the environment"
+
+
+def _finite_rows(leaf: Any) -> NDArray[np.bool_]:
+    array = np.asarray(leaf)
+    return np.asarray(np.isfinite(array.reshape(len(array), -1)).all(axis=1))
 
 
 class Learner(Generic[StateT]):
@@ -183,7 +202,7 @@ class Learner(Generic[StateT]):
         """Makes `updates_per_call` updates; blocks until replay has the batches. Returns their mean loss.
 
         Raises:
-            FloatingPointError: the loss is not finite: learning has failed.
+            FloatingPointError: the loss is not finite: learning has failed. Says so if the batch is to blame.
             ProgramStopped: there will be no more batches.
         """
         batch = self._replay.sample()
@@ -191,7 +210,8 @@ class Learner(Generic[StateT]):
         metrics = {name: float(np.mean(value)) for name, value in output.metrics.items()}
         self._steps += self._updates_per_call
         if not np.isfinite(metrics["loss"]):
-            raise FloatingPointError(f"The loss is {metrics['loss']} after {self._steps} updates: {self._remedy}")
+            reason = _not_finite(batch.data) or self._remedy
+            raise FloatingPointError(f"The loss is {metrics['loss']} after {self._steps} updates: {reason}")
         if output.priorities is not None:
             self._replay.update_priorities(batch.keys, np.asarray(output.priorities, np.float64))
         self._report(metrics, batch)

@@ -140,7 +140,7 @@ class SequenceAdder:
         """Begins an episode. What is left of one that did not end is dropped."""
         if self._in_episode:
             self._forget()
-        self._observation = timestep.observation
+        self._observation = _map(_copy, timestep.observation)
 
     def observe(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = None, state: Any = None) -> None:
         """Adds a step. Blocks while replay lets nothing in.
@@ -159,7 +159,7 @@ class SequenceAdder:
         if extras is not None:
             row["extras"] = extras
         self._append(row, state)
-        self._observation = next_timestep.observation
+        self._observation = _map(_copy, next_timestep.observation)
         self._in_episode = not next_timestep.last()
         if next_timestep.last():
             self._end(row, state)
@@ -218,6 +218,10 @@ class SequenceAdder:
             state=_map(lambda column: column[-length], history["state"]) if self._has_state else (),
         )
         self._writer.create_item(self._table, self._priority, trajectory)
+
+
+def _copy(leaf: Any) -> Any:
+    return np.array(leaf)  # an environment may write the next observation into the same array
 
 
 def _zeros(leaf: Any) -> Any:
