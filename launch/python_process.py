@@ -19,7 +19,8 @@ class PythonProcess:
     Attributes:
         args: put into `sys.argv` of the node as `--name=value`.
         interpreter_args: options of the interpreter: {"X": "dev"} is `-X dev`, {"OO": ""} is `-OO`.
-        env: environment variables, there before the process imports anything; a value of None removes one.
+        env: environment variables, there before the process imports anything. A number becomes its text; a value of
+            None removes the variable.
 
     Example:
         >>> PythonProcess(env={"CUDA_VISIBLE_DEVICES": ""}).env
@@ -28,14 +29,16 @@ class PythonProcess:
 
     args: Mapping[str, Any] = field(default_factory=dict)
     interpreter_args: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str | None] = field(default_factory=dict)
+    env: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for field_name in ("args", "interpreter_args", "env"):
             value = getattr(self, field_name)
             if not isinstance(value, Mapping):
                 raise LaunchError(f"PythonProcess({field_name}=...) is a dict, got {value!r}; leave it out for none")
-        for name, value in self.env.items():
+        env = {name: str(value) if isinstance(value, int | float) else value for name, value in self.env.items()}
+        object.__setattr__(self, "env", env)
+        for name, value in env.items():
             if not isinstance(name, str) or not (value is None or isinstance(value, str)):
                 raise LaunchError(f"PythonProcess(env=...) maps names to strings (or None), got {name!r}: {value!r}")
             if not name or "=" in name or "\0" in name + (value or ""):

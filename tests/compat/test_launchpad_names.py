@@ -309,6 +309,16 @@ def test_one_node(launch: Callable[..., Any], tmp_path: Path) -> None:
     assert (tmp_path / "ran").exists()
 
 
+def test_of_several_programs_the_first_is_launched(
+    launch: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As sweeps do it that were written for a cluster."""
+    programs = [program_of(main=functools.partial(touch, tmp_path / name)) for name in ("first", "second")]
+    launch(programs).wait()
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["first"]
+    assert "of 2 programs only the first is launched" in caplog.text
+
+
 def test_the_error_of_a_node_is_raised(launch: Callable[..., Any]) -> None:
     with pytest.raises(RuntimeError, match="the error of the node"):
         launch(program_of(main=fail)).wait()
@@ -418,12 +428,15 @@ def test_a_program_driven_by_its_test(kind: str) -> None:
         case.doCleanups()
 
 
-@pytest.mark.parametrize("mapping", [{"worker": PythonProcess(env={"WHERE": "there"})}, {"worker": PythonProcess()}])
+@pytest.mark.parametrize(
+    "mapping", [{"worker": PythonProcess(env={"WHERE": "there", "NUMBER": 1})}, {"worker": PythonProcess()}]
+)
 def test_process_options(mapping: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WHERE", "here")
     write = functools.partial(write_variable, tmp_path / "where")
     with no_leaks():
         assert lp.launch(program_of(worker=write), lp.LaunchType.TEST_MULTI_PROCESSING, None, mapping).wait()
+    assert mapping["worker"].env == ({"WHERE": "there", "NUMBER": "1"} if mapping["worker"].env else {})
     assert (tmp_path / "where").read_text() == mapping["worker"].env.get("WHERE", "here")
 
 

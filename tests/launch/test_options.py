@@ -54,8 +54,9 @@ def test_python_process() -> None:
     assert PythonProcess.of(types.SimpleNamespace(args={}, interpreter_args={}, env={"A": "1"})).env == {"A": "1"}
     assert process.configuration() != PythonProcess().configuration()
     assert PythonProcess(args={"foo": 1}).configuration() == PythonProcess().configuration()
+    assert PythonProcess(env={"A": -1, "B": 0.5, "C": None}).env == {"A": "-1", "B": "0.5", "C": None}
     with pytest.raises(LaunchError, match="names to strings"):
-        PythonProcess(env={"A": 1})  # type: ignore[dict-item]
+        PythonProcess(env={"A": [1]})
 
 
 def test_terminals(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

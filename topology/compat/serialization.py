@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 import functools
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from topology.node import Node
 from topology.serialization import dumps, find_unpicklable
 
 __all__ = ["check_nodes_are_serializable", "enable_lru_cache_pickling_once", "launch", "serialize_functions"]
+
+_logger = logging.getLogger(__name__)
 
 
 def check_nodes_are_serializable(label: str, nodes: Sequence[Node[Any]]) -> None:
@@ -29,10 +32,13 @@ def _error(labels: Iterable[str], text: str, faults: tuple[str, ...]) -> Seriali
     return SerializationError("\n".join([*lines, text]), faults=faults)
 
 
-def launch(*args: Any, **kwargs: Any) -> Any:
-    """`topology.launch`; what it says of nodes that cannot be pickled begins as in the original."""
+def launch(programs: Any, *args: Any, **kwargs: Any) -> Any:
+    """`topology.launch`. Of several programs the first, as in the original, whose error about pickling it raises, too."""
+    if isinstance(programs, list | tuple) and len(programs) > 1:
+        _logger.warning("of %d programs only the first is launched: call lp.launch() once for each", len(programs))
+        programs = programs[0]
     try:
-        return topology.launch(*args, **kwargs)
+        return topology.launch(programs, *args, **kwargs)
     except SerializationError as error:
         labels = dict.fromkeys(f.partition(": ")[0].rpartition("/")[0] for f in error.faults if _UNPICKLABLE in f)
         raise _error(labels, str(error), error.faults) from None
