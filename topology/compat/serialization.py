@@ -33,7 +33,7 @@ def _error(labels: Iterable[str], text: str, faults: tuple[str, ...]) -> Seriali
 
 
 def launch(programs: Any, *args: Any, **kwargs: Any) -> Any:
-    """`topology.launch`. Of several programs the first, as in the original, whose error about pickling it raises, too."""
+    """`topology.launch`: of several programs the first, and the error about pickling in the original's words."""
     if isinstance(programs, list | tuple) and len(programs) > 1:
         _logger.warning("of %d programs only the first is launched: call lp.launch() once for each", len(programs))
         programs = programs[0]
