@@ -2,7 +2,7 @@
 
     python benchmarks/stores.py [--writers 1,4,16] [--seconds 2] [--rounds 3]
 
-Every writer is a process that stores batches of 20 steps as fast as it is let; one reader takes them, 200 steps at a
+Every writer is a process that stores batches of 20 steps as fast as it is let, 4 of them under way; one reader takes them, 200 steps at a
 time where there is a way to say so. A figure is steps a second that reached the reader, the median over rounds in which
 the systems take turns. `noise` are frames of 84x84 random bytes, `game` frames of a ball and two bats, `small`
 transitions of 4 numbers. Pub/sub is redis-py as it comes, a message a batch, and a reader that subscribes again when
@@ -32,6 +32,7 @@ import numpy as np
 
 STEPS = 20  # of a batch
 FETCHED = 200  # steps the trainer asks for at a time
+IN_FLIGHT = 4  # stores of a writer under way
 WARM_UP_S = 0.5
 TARGET = 3.0
 NAME = "benchmark"
@@ -124,8 +125,8 @@ class Memory:
 
     @contextlib.contextmanager
     def writer(self) -> Iterator[Callable[[dict[str, np.ndarray]], None]]:
-        with self._open() as handle:
-            yield lambda batch: handle.store(batch, {"worker": 0}, timeout_s=60)
+        with self._open() as handle, handle.writer(max_in_flight=IN_FLIGHT) as writer:
+            yield lambda batch: writer.store(batch, {"worker": 0}, timeout_s=60)
 
     @contextlib.contextmanager
     def reader(self) -> Iterator[Callable[[], int]]:

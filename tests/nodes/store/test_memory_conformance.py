@@ -588,3 +588,70 @@ def test_a_memory_that_is_deleted_is_empty_for_all_who_have_it_open(memory, thre
     assert reader.fetch_available() == []
     other.delete()
     assert other.fetch_available() == []
+
+
+# --- several under way ------------------------------------------------------------------------------------------------
+
+
+def test_a_writer_keeps_the_order_and_flushes_at_its_end(memory):
+    handle, reader = memory.begin().open(), memory.open()
+    with handle.writer(max_in_flight=3) as writer:
+        for first in range(9):
+            writer.store(steps(2, first), {"first": first})
+        writer.store_episode(steps(2, 9))
+    experiences = reader.fetch(num_episodes=1, timeout_s=DEADLINE_S)
+    assert numbers(experiences) == list(range(10))
+    assert [experience.meta.get("first") for experience in experiences] == [*range(9), None]
+    assert handle.stats().stored == 10
+
+
+def test_a_writer_waits_for_room_and_keeps_the_order(memory, threads):
+    handle, reader = memory.begin(max_steps=8).open(), memory.open()
+
+    def write():
+        with handle.writer(max_in_flight=3) as writer:
+            for first in range(20):
+                writer.store(steps(4, first), timeout_s=DEADLINE_S)
+
+    writing = threads.submit(write)
+    got = []
+    while len(got) < 20:
+        batch = reader.fetch(num_steps=8, timeout_s=DEADLINE_S)
+        got += numbers(batch)
+        reader.acknowledge(batch)
+    writing.result(DEADLINE_S)
+    assert got == list(range(20))
+
+
+def test_a_writer_for_whom_there_is_no_room_says_so_and_loses_nothing(memory):
+    handle, reader = memory.begin(max_steps=8).open(), memory.open()
+    taken = []
+    with handle.writer(max_in_flight=2) as writer:
+        with pytest.raises(StoreFull):  # noqa: PT012 - sooner or later
+            for first in range(9):
+                writer.store(steps(4, first), timeout_s=SOON_S)
+                taken.append(first)
+        assert taken
+        got = []
+        while len(got) < len(taken):
+            batch = reader.fetch(num_steps=4, timeout_s=DEADLINE_S)
+            got += numbers(batch)
+            reader.acknowledge(batch)
+            if len(got) == len(taken) - 2:
+                writer.flush(DEADLINE_S)
+        writer.store(steps(4, 99), timeout_s=DEADLINE_S)
+    assert got == taken
+    assert numbers(reader.fetch(num_steps=4, timeout_s=DEADLINE_S)) == [99]
+
+
+def test_a_writer_refuses_what_makes_no_sense(memory):
+    handle = memory.begin(max_steps=8).open()
+    with pytest.raises(ValueError, match="max_in_flight"):
+        handle.writer(max_in_flight=0)
+    with handle.writer() as writer:
+        with pytest.raises(ValueError, match="max_steps=8"):
+            writer.store(steps(9))
+        with pytest.raises(ValueError, match="needs columns"):
+            writer.store({})
+        writer.store(steps(1, 5))
+    assert numbers(memory.open().fetch(num_steps=1, timeout_s=DEADLINE_S)) == [5]

@@ -127,7 +127,7 @@ def test_bounds_that_make_no_sense(bounds):
 
 
 def parcel(steps, *, whole=False):
-    from topology.nodes.store.memory import Parcel
+    from topology.nodes.store.parcel import Parcel
 
     return Parcel({"x": np.zeros(steps)}, {}, whole, steps)
 

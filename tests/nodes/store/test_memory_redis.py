@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pickle
 import socket
 import threading
@@ -15,6 +16,7 @@ import pytest
 from topology.errors import StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store import codec, redis_link
 from topology.nodes.store.memory import open_memory_backend
+from topology.nodes.store.memory_writer import PlainWriter
 
 redis = pytest.importorskip("redis", reason="redis-py is not installed")
 DEADLINE_S = 20.0
@@ -473,3 +475,48 @@ def test_of_a_memory_that_is_deleted_the_server_keeps_nothing(redis_server):
             left = [key for key in client.scan_iter("topology:{deleted}:*") if b":writer:" not in key]
             assert left == []
             assert all(client.ttl(key) > 0 for key in client.scan_iter("topology:{deleted}:*"))
+
+
+def test_a_writer_whose_connection_breaks_again_and_again_stores_each_once_and_in_order(cutting):
+    with open_memory_backend(cutting.url, name="cut") as memory, memory.writer(max_in_flight=4) as writer:
+        for first in range(60):
+            if first % 7 == 3:
+                cutting.cut.set()
+            writer.store({"x": np.full(2, first)}, timeout_s=DEADLINE_S)
+        cutting.cut.clear()
+        writer.flush(DEADLINE_S)
+        assert [int(each.columns["x"][0]) for each in memory.fetch(num_steps=120, timeout_s=DEADLINE_S)] == [*range(60)]
+        assert memory.stats().stored == 60
+
+
+def test_a_writer_goes_on_when_its_server_is_killed_and_started_again(make_redis):
+    server = make_redis("--appendonly", "yes", "--appendfsync", "always")
+    with open_memory_backend(server.url, name="killed") as memory, memory.writer(max_in_flight=4) as writer:
+        for first in range(40):
+            if first % 10 == 5:
+                server.kill()
+                server.start()
+            writer.store({"x": np.full(2, first)}, timeout_s=DEADLINE_S)
+        writer.flush(DEADLINE_S)
+        assert [int(each.columns["x"][0]) for each in memory.fetch(num_steps=80, timeout_s=DEADLINE_S)] == [*range(40)]
+
+
+@pytest.mark.parametrize("kind", ["handle", "writer"])
+def test_who_is_forked_stores_as_somebody_else(redis_server, kind):
+    with open_memory_backend(redis_server.url, name=f"forked-{kind}") as memory:
+        writer = memory.writer() if kind == "writer" else PlainWriter(memory._store)
+        writer.store({"x": np.zeros(1)})
+        writer.flush()
+        child = os.fork()
+        if child == 0:
+            try:
+                writer.store({"x": np.ones(1)})
+                writer.flush()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        writer.store({"x": np.full(1, 2.0)})
+        writer.flush()
+        writer.close()
+        assert [float(each.columns["x"][0]) for each in memory.fetch(num_steps=3, timeout_s=DEADLINE_S)] == [0, 1, 2]

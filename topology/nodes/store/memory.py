@@ -10,16 +10,18 @@ import abc
 import importlib.metadata
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, Self
 
 import numpy.typing as npt
 
 from topology.clock import Deadline
-from topology.nodes.store.codec import Array, Plain, check_meta
-from topology.nodes.store.experience import Experience, check_columns
+from topology.nodes.store.codec import Plain
+from topology.nodes.store.experience import Experience
+from topology.nodes.store.memory_writer import MemoryWriter, PlainWriter
+from topology.nodes.store.parcel import Parcel, make_parcel
 from topology.nodes.store.shelf import Wish
 
-__all__ = ["MAX_BYTES", "MAX_STEPS", "MemoryBackend", "MemoryStats", "Parcel", "open_memory_backend"]
+__all__ = ["MAX_BYTES", "MAX_STEPS", "MemoryBackend", "MemoryStats", "open_memory_backend"]
 
 MAX_STEPS = 100_000
 """Most steps a backend keeps, unless its opener says otherwise."""
@@ -59,16 +61,6 @@ class MemoryStats(NamedTuple):
     writers_blocked: int | None
 
 
-@final
-class Parcel(NamedTuple):
-    """What a backend is given to store, checked."""
-
-    columns: dict[str, Array]
-    meta: dict[str, Plain]
-    whole_episode: bool
-    steps: int
-
-
 class MemoryBackend(abc.ABC):
     """Carries experience. A context manager; thread-safe; pickled, it becomes a handle that connects anew.
 
@@ -98,7 +90,7 @@ class MemoryBackend(abc.ABC):
             StoreFull: there was no room in that time; nothing was stored.
             StoreUnavailable: the server behind it is not there, or does not let us in.
         """
-        return self._store(_parcel(columns, meta, whole_episode=False), Deadline(timeout_s))
+        return self._store(make_parcel(columns, meta, whole_episode=False), Deadline(timeout_s))
 
     def store_episode(
         self,
@@ -108,7 +100,23 @@ class MemoryBackend(abc.ABC):
         timeout_s: float | None = None,
     ) -> str:
         """Like `store`, and counts as an episode."""
-        return self._store(_parcel(columns, meta, whole_episode=True), Deadline(timeout_s))
+        return self._store(make_parcel(columns, meta, whole_episode=True), Deadline(timeout_s))
+
+    def writer(self, *, max_in_flight: int = 4) -> MemoryWriter:
+        """Stores one experience after the other without waiting for each: up to so many are under way.
+
+        Close it before this handle. Backends that have nothing to gain wait for each all the same.
+
+        Raises:
+            ValueError: `max_in_flight` is below 1.
+        """
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight}")
+        return self._make_writer(max_in_flight)
+
+    def _make_writer(self, max_in_flight: int) -> MemoryWriter:
+        del max_in_flight
+        return PlainWriter(self._store)
 
     def fetch(
         self, *, num_steps: int | None = None, num_episodes: int | None = None, timeout_s: float | None = None
@@ -198,11 +206,6 @@ class MemoryBackend(abc.ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _parcel(columns: Mapping[str, npt.ArrayLike], meta: Mapping[str, Plain] | None, *, whole_episode: bool) -> Parcel:
-    arrays, steps = check_columns(columns)
-    return Parcel(arrays, check_meta(meta), whole_episode, steps)
 
 
 def open_memory_backend(

@@ -9,27 +9,25 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-from collections.abc import Sequence
 from typing import Any, final
 
 from topology.clock import Deadline
 from topology.errors import StoreClosed, StoreDataError, StoreDeadlineExceeded, StoreFull, StoreUnavailable
 from topology.nodes.store import redis_scripts as scripts
-from topology.nodes.store.bounds import check_fits, check_reachable
-from topology.nodes.store.codec import Buffer, encode, size_of
+from topology.nodes.store.bounds import check_reachable
 from topology.nodes.store.experience import Experience
-from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats, Parcel
+from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats
 from topology.nodes.store.packing import check_packing
-from topology.nodes.store.redis_entries import Entry, RedisWriter, amount_of, enough, entry_of, experience_of
+from topology.nodes.store.parcel import Parcel
+from topology.nodes.store.redis_entries import Entry, amount_of, enough, entry_of, experience_of
 from topology.nodes.store.redis_link import Call, RedisLink
-from topology.nodes.store.redis_wire import Argument
+from topology.nodes.store.redis_storing import RedisPipeline, RedisStoring
 from topology.nodes.store.shelf import Wish
 
 __all__ = ["RedisMemory"]
 
 _logger = logging.getLogger(__name__)
 
-_DATA_S = 60  # how long a frame that nobody made visible stays
 _MOST_IDS = 1000  # in one call
 
 
@@ -66,11 +64,12 @@ class RedisMemory(MemoryBackend):
         self._arguments = url, name, max_steps, max_bytes, packing, patience_s
         self._name = name
         self._bounds = max_steps, max_bytes
-        self._packing = check_packing(packing)
         self._prefix = b"topology:{%s}:" % name.encode()
         self._link = RedisLink(url, name, patience_s)
+        self._storing = RedisStoring(
+            self._link, self._prefix, bounds=self._bounds, packing=check_packing(packing), reopen=self._reopen
+        )
         self._lock = threading.Lock()
-        self._writers: list[RedisWriter] = []
         self._reading = threading.RLock()
         self._reader: bytes | None = None
         self._seen = b"0-0"  # the last entry that has come here
@@ -90,43 +89,20 @@ class RedisMemory(MemoryBackend):
     # -- writers ------------------------------------------------------------------------------------------------------
 
     def _store(self, parcel: Parcel, deadline: Deadline) -> str:
-        frame = encode(parcel.columns, parcel.meta, packing=self._packing)
-        check_fits(parcel.steps, size_of(frame), *self._bounds)
-        with self._lock:
-            writer = self._writers.pop() if self._writers else RedisWriter(self._prefix)
-        writer.number += 1
+        offer = self._storing.begin(parcel)
         try:
-            return self._offer(writer, parcel, frame, deadline)
+            stored = self._storing.store(offer, deadline) or self._storing.withdraw(offer)
         finally:
-            with self._lock:
-                self._writers.append(writer)
+            self._storing.end(offer)
+        if stored is None:
+            raise StoreFull(
+                f"no room for {parcel.steps} steps came in the time allowed, and they were not stored: "
+                f"{self._explain()}"
+            )
+        return stored
 
-    def _offer(self, writer: RedisWriter, parcel: Parcel, frame: list[Buffer], deadline: Deadline) -> str:
-        keys = (*self._keys("state", "stream", "sizes", "queue", "bell"), writer.key, writer.data, writer.wake)
-        numbers = (writer.number, parcel.steps, size_of(frame), int(parcel.whole_episode))
-        send: tuple[Argument, ...] = b"SET", writer.data, frame, b"EX", b"%d" % _DATA_S
-        store = Call(scripts.STORE, keys, tuple(b"%d" % number for number in numbers))
-        must_send = True
-        while True:
-            reply = self._link.ask([send, store] if must_send else [store], deadline)[-1]
-            if reply[0] == 1:
-                return str(reply[1], "ascii")
-            must_send = reply[0] != 0
-            if reply[0] == -1:
-                self._reopen()
-            elif deadline.expired:
-                return self._give_up(writer, parcel, keys)
-            elif reply[0] == 0:
-                self._link.sleep_until_rung(writer.wake, deadline)
-
-    def _give_up(self, writer: RedisWriter, parcel: Parcel, keys: Sequence[bytes]) -> str:
-        withdraw = Call(scripts.WITHDRAW, (keys[3], *keys[5:], keys[0]), (b"%d" % writer.number,))
-        taken = self._link.ask([withdraw])[0]
-        if taken:
-            return str(taken, "ascii")
-        raise StoreFull(
-            f"no room for {parcel.steps} steps came in the time allowed, and they were not stored: {self._explain()}"
-        )
+    def _make_writer(self, max_in_flight: int) -> RedisPipeline:
+        return RedisPipeline(self._storing, max_in_flight, self._explain)
 
     # -- the reader ---------------------------------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ from topology.clock import Deadline
 from topology.nodes import courier
 from topology.nodes.store.courier_errors import told
 from topology.nodes.store.experience import Experience
-from topology.nodes.store.memory import MemoryStats, Parcel
+from topology.nodes.store.memory import MemoryStats
 from topology.nodes.store.memory_served import ServedMemory
 from topology.nodes.store.memory_service import MemoryService, Ticket
+from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.shelf import Wish
 
 __all__ = ["MemoryHandlers", "RemoteMemory"]

@@ -26,7 +26,8 @@ from topology.nodes.replay.links import SampleCallArguments
 from topology.nodes.store.bounds import check_fits, check_reachable
 from topology.nodes.store.courier_errors import told
 from topology.nodes.store.experience import Experience
-from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats, Parcel
+from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats
+from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.replay_items import Item, items_of
 from topology.nodes.store.replay_room import ReplayRoom
 from topology.nodes.store.replay_writer import ReplayWriter

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -12,8 +13,9 @@ from topology.clock import Deadline
 from topology.context import try_get_context
 from topology.errors import ConnectionBroken, ProgramStopped, StoreClosed, StoreDeadlineExceeded, StoreFull
 from topology.nodes.store.experience import Experience
-from topology.nodes.store.memory import MemoryBackend, MemoryStats, Parcel
+from topology.nodes.store.memory import MemoryBackend, MemoryStats
 from topology.nodes.store.memory_service import MemoryService, Ticket
+from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.shelf import Wish
 
 __all__ = ["DirectLink", "Link", "ServedMemory"]
@@ -131,10 +133,11 @@ class ServedMemory(MemoryBackend):
         return stored
 
     def _next_ticket(self) -> Ticket:
-        # Of its own for every call: threads share the handle, and the service remembers one number a writer.
+        # Of its own for every call: threads share the handle, processes that were forked have a copy of it, and the
+        # service remembers one number a writer.
         with self._lock:
             self._number += 1
-            return Ticket(f"{self._writer}-{threading.get_ident()}", self._number)
+            return Ticket(f"{self._writer}-{os.getpid()}-{threading.get_ident()}", self._number)
 
     def _fetch(self, wish: Wish, deadline: Deadline) -> list[Experience]:
         reader = self._attached()

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple, final
 from topology.errors import StoreClosed
 from topology.nodes.store.bounds import check_fits, check_reachable
 from topology.nodes.store.experience import Experience
-from topology.nodes.store.memory import MemoryStats, Parcel
+from topology.nodes.store.memory import MemoryStats
+from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.shelf import Shelf, Wish
 
 __all__ = ["MemoryService", "Ticket"]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 from topology.clock import Deadline
 from topology.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store.redis_scripting import Script
-from topology.nodes.store.redis_wire import Argument, Refusal, WireBroken
+from topology.nodes.store.redis_wire import Argument, Refusal, Wire, WireBroken
 from topology.nodes.store.redis_wires import Wires
 
-__all__ = ["Call", "Command", "RedisLink"]
+__all__ = ["Call", "Command", "Line", "RedisLink"]
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 _SLICE_S = 1.0  # of a wait: whoever should have rung may have been killed before
@@ -95,6 +96,10 @@ class RedisLink:
         slice_s = max(0.001, _SLICE_S if left_s is None else min(_SLICE_S, left_s))
         self.ask([(b"BLPOP", bell, b"%.3f" % slice_s)], timeout_s=slice_s)
 
+    def line(self) -> Line:
+        """A connection of one's own, on which commands are sent before the replies to others have come."""
+        return Line(self._wires, functools.partial(_written, whole=False))
+
     def close(self) -> None:
         """Ends the calls under way, and closes every connection. Idempotent."""
         self._wires.close()
@@ -105,3 +110,56 @@ def _written(command: Command, *, whole: bool) -> Sequence[Argument]:
         return command
     name = (b"EVAL", command.script.text) if whole else (b"EVALSHA", command.script.digest)
     return *name, b"%d" % len(command.keys), *command.keys, *command.arguments
+
+
+@final
+class Line:
+    """A connection for one thread, made when it is needed, and anew after it broke.
+
+    Args:
+        wires: of the handle.
+        write: makes a command of the server's of one of ours.
+    """
+
+    def __init__(self, wires: Wires, write: Callable[[Command], Sequence[Argument]]) -> None:
+        self._wires = wires
+        self._write = write
+        self._wire: Wire | None = None
+
+    def send(self, commands: Sequence[Command]) -> None:
+        """Sends commands, and waits for no reply.
+
+        Raises:
+            WireBroken: the server went away. No replies will come to what was sent before.
+            StoreDenied: it does not let us in.
+            StoreClosed, ProgramStopped: as their names say.
+        """
+        if self._wire is None:
+            self._wire = self._wires.borrow()
+        self._use(lambda wire: wire.send([self._write(command) for command in commands]))
+
+    def receive(self, count: int) -> list[Any]:
+        """The next replies. Blocks.
+
+        Raises:
+            WireBroken, StoreClosed, ProgramStopped: see `send`.
+        """
+        replies: list[Any] = self._use(lambda wire: wire.receive(count))
+        return replies
+
+    def _use(self, what: Callable[[Wire], Any]) -> Any:
+        wire = self._wire
+        if wire is None or not self._wires.owns(wire):
+            self._wire = None
+            raise WireBroken("the connection is that of another process")
+        try:
+            return self._wires.use(wire, what)
+        except BaseException:
+            self._wire = None
+            raise
+
+    def close(self) -> None:
+        """Closes the connection: replies may be under way on it."""
+        wire, self._wire = self._wire, None
+        if wire is not None and self._wires.owns(wire):
+            self._wires.give_back(wire, whole=False)

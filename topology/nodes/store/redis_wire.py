@@ -87,10 +87,21 @@ class Wire:
         Raises:
             WireBroken: the server went away, or did not answer.
         """
+        self.send(commands, timeout_s)
+        return self.receive(len(commands))
+
+    def send(self, commands: Sequence[Sequence[Argument]], timeout_s: float = 0.0) -> None:
+        """Sends commands, and waits for no reply. See `ask`."""
         try:
             self._socket.settimeout(timeout_s + _ANSWER_S)
             self._send(_pieces(commands))
-            return [self._reply() for _ in commands]
+        except (OSError, ValueError) as error:
+            raise WireBroken(f"{type(error).__name__}: {error}") from None
+
+    def receive(self, count: int) -> list[Any]:
+        """The next replies. See `ask`."""
+        try:
+            return [self._reply() for _ in range(count)]
         except (OSError, ValueError) as error:  # ValueError: what came is no reply
             raise WireBroken(f"{type(error).__name__}: {error}") from None
 

@@ -42,18 +42,30 @@ class Wires:
             ProgramStopped: the program was asked to stop.
             StoreDenied, WireBroken, ValueError: see `Wire`.
         """
-        wire = self._borrow()
+        wire = self.borrow()
+        replies: list[Any] = self.use(wire, lambda wire: wire.ask(commands, timeout_s))
+        self.give_back(wire, whole=True)
+        return replies
+
+    def use(self, wire: Wire, what: Callable[[Wire], Any]) -> Any:
+        """What `what` makes of a borrowed connection; when it raises, the connection is given back.
+
+        Raises:
+            StoreClosed, ProgramStopped: see `ask`.
+            Exception: what it raises.
+        """
         try:
             with _until_stop(wire.interrupt) as stopped:
-                replies = wire.ask(commands, timeout_s)
+                result = what(wire)
         except BaseException as error:
-            self._give_back(wire, whole=False)
+            self.give_back(wire, whole=False)
             self._check_open()
             if stopped.is_set() and isinstance(error, WireBroken):
                 raise ProgramStopped(_STOPPED) from None
             raise
-        self._give_back(wire, whole=not stopped.is_set())
-        return replies
+        if stopped.is_set():
+            self.give_back(wire, whole=False)  # it was cut off, if only after that
+        return result
 
     def pause(self, seconds: float) -> None:
         """Blocks for so long.
@@ -88,7 +100,12 @@ class Wires:
         if self._closed:
             raise StoreClosed("this handle of the memory is closed; open another")
 
-    def _borrow(self) -> Wire:
+    def owns(self, wire: Wire) -> bool:
+        """Whether it was borrowed here, by this process."""
+        return self._process == os.getpid() and wire in self._busy
+
+    def borrow(self) -> Wire:
+        """A connection, until `give_back`. Raises as `ask` does."""
         self._check_open()
         with self._changed:
             if self._process != os.getpid():  # a fork: what is open belongs to the parent
@@ -102,8 +119,11 @@ class Wires:
             self._busy.add(wire)
         return wire
 
-    def _give_back(self, wire: Wire, *, whole: bool) -> None:
+    def give_back(self, wire: Wire, *, whole: bool) -> None:
+        """Others may use it, if it is `whole`: no reply is to come on it. Else it is closed."""
         with self._changed:
+            if wire not in self._busy:
+                return  # it was given back already
             self._busy.discard(wire)
             if whole and not self._closed:
                 self._idle.append(wire)

@@ -18,7 +18,7 @@ from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.store.codec import Array, check_meta
 from topology.nodes.store.dtypes import dtype_of
 from topology.nodes.store.experience import Experience, check_columns
-from topology.nodes.store.memory import Parcel
+from topology.nodes.store.parcel import Parcel
 
 __all__ = ["Item", "Packed", "items_of", "pack"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 from typing import Any, final
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from topology.errors import ReplayDeadlineExceeded
 from topology.nodes import replay
-from topology.nodes.store.memory import Parcel
+from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.replay_items import Packed, pack
 
 __all__ = ["ReplayWriter"]
@@ -54,7 +55,7 @@ class ReplayWriter:
     def write(self, parcel: Parcel) -> str:
         """Writes what room was taken for; its id, when the server has it."""
         self._number += 1
-        id_ = f"{self._ids}-{self._number}"
+        id_ = f"{self._ids}-{os.getpid()}-{self._number}"  # a fork counts on from here, too
         packed = pack(parcel, id_)
         if self._data is None or self._form != packed.form:
             if self._data is not None:
