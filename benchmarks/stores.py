@@ -5,9 +5,9 @@
 Every writer is a process that stores batches of 20 steps as fast as it is let, 4 of them under way; one reader takes
 them, 200 steps at a time where there is a way to say so. A figure is steps a second that reached the reader, the median
 over rounds in which the systems take turns. `noise` are frames of 84x84 random bytes, `game` frames of a ball and two
-bats, `small` transitions of 4 numbers. Pub/sub is redis-py as it comes, a message a batch, and a reader that subscribes again when
-the server has thrown it out; what it loses is counted. Needs redis-server, which it starts itself. Ends with one JSON
-object a bar; exit code 1 when one is missed.
+bats, `small` transitions of 4 numbers. Pub/sub is redis-py as it comes, a message a batch, and a reader that subscribes
+again when the server has thrown it out; what it loses is counted. Needs redis-server, which it starts itself. Ends with
+one JSON object a bar; exit code 1 when one is missed.
 """
 
 from __future__ import annotations
