@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
+import sys
 import threading
 import weakref
 from collections import deque
@@ -141,8 +142,8 @@ class BatchedHandler(Generic[_P, _R]):
     def __reduce__(self) -> tuple[Any, ...]:
         return BatchedHandler, (self._function, self._settings)
 
-    def __del__(self) -> None:
-        if "_batcher" in self.__dict__:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and "_batcher" in self.__dict__:
             self._batcher.close(wait=False)
 
 

@@ -239,9 +239,9 @@ class _Unseen:
         self.name = name
         self.error: Exception | None = error
 
-    def __del__(self) -> None:
+    def __del__(self, logger: logging.Logger = _logger) -> None:  # bound: at the interpreter's end the name may be gone
         if self.error is not None:
-            _logger.error("call %r failed and nobody asked for its result", self.name, exc_info=self.error)
+            logger.error("call %r failed and nobody asked for its result", self.name, exc_info=self.error)
 
 
 def _renew_lock() -> None:

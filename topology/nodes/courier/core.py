@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import pickle
+import sys
 import threading
 import weakref
 from collections import deque
@@ -310,9 +311,11 @@ class Core:
             with contextlib.suppress(IndexError):
                 self._idle.pop().close()
 
-    def __del__(self) -> None:
-        # Here and not in Client: a method taken from a client works on when that is gone.
-        self.close(wait=False)
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # Here and not in Client: a method taken from a client works on when that is gone. Not when the interpreter
+        # ends: what closing needs may have gone before, `sys` itself among it.
+        if not is_finalizing():
+            self.close(wait=False)
 
 
 def _deadline(timeout_s: float | None, began: float) -> Deadline:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -194,8 +195,8 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def __del__(self) -> None:
-        if "_finished" in self.__dict__ and not self._finished.is_set():
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not is_finalizing() and "_finished" in self.__dict__ and not self._finished.is_set():
             self.stop(0.0)
 
     def __repr__(self) -> str:
