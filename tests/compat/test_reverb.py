@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -341,6 +341,33 @@ def test_trajectories_come_as_the_table_s_signature_says(serve: Any) -> None:
     assert lengths == {1, 3}
 
 
+class Transition(NamedTuple):
+    observation: Any
+    action: Any
+
+
+def test_structures_of_the_program_come_back_as_they_are(serve: Any) -> None:
+    from topology.nodes.replay import Spec
+
+    signature = Transition({"pixels": Spec((2, 4), np.uint8)}, (Spec((), np.int32, "action"),))
+    client = serve(make_table(signature=signature))
+    assert client.server_info()["table"].signature == signature
+    with client.trajectory_writer(2) as writer:
+        for i in range(2):
+            writer.append(Transition({"pixels": np.full(4, i, np.uint8)}, (np.int32(i),)))
+        history = writer.history
+        assert isinstance(history, Transition)
+        item = Transition({"pixels": history.observation["pixels"][:]}, (history.action[0][-1],))
+        writer.create_item("table", 1.0, item)
+    sample = next(client.sample("table", emit_timesteps=False, unpack_as_table_signature=True))
+    assert isinstance(sample.data, Transition)
+    assert (sample.data.observation["pixels"].tolist(), sample.data.action) == ([[0] * 4, [1] * 4], (1,))
+    dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "table", 1)
+    batch = next(iter(dataset.batch(3).as_numpy_iterator()))
+    assert isinstance(batch.data, Transition)
+    assert batch.data.observation["pixels"].shape == (3, 2, 4)
+
+
 def test_server_info(serve: Any) -> None:
     prioritized = reverb.selectors.Prioritized(0.9)
     client = serve(
@@ -665,6 +692,20 @@ def test_checkpoints_are_restored_by_name_of_directory(tmp_path: Any) -> None:
         assert server.localhost_client().server_info()["table"].current_size == 1
     for checkpointer in (checkpointers.default_checkpointer(), checkpointers_lib.TempDirCheckpointer()):
         assert isinstance(checkpointer, checkpointers_lib.CheckpointerBase)
+
+
+def test_what_a_server_is_started_with_wins_over_its_checkpoint(tmp_path: Any) -> None:
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+    with reverb.Server([make_table(max_times_sampled=1)], checkpointer=checkpointer) as server:
+        client = server.localhost_client()
+        for i in range(5):
+            client.insert([i], {"table": 1.0})
+        client.checkpoint()
+    fewer = make_table(max_times_sampled=0, max_size=3, rate_limiter=reverb.rate_limiters.MinSize(2))
+    with reverb.Server([fewer], checkpointer=checkpointer) as server:
+        info = server.localhost_client().server_info()["table"]
+        assert (info.max_times_sampled, info.max_size, info.current_size) == (0, 3, 3)
+        assert info.rate_limiter_info.min_size_to_sample == 2
 
 
 # -- rate limiters ----------------------------------------------------------------------------------------------------
