@@ -113,6 +113,27 @@ def test_nothing_needs_tensorflow_or_parsed_flags(run: Run) -> None:
     assert "Killed" not in output
 
 
+def test_a_script_ends_without_a_word(run: Run) -> None:
+    """What it made at its top level goes when half of the interpreter has gone."""
+    code, output = run(
+        """
+        import courier, launchpad as lp, reverb
+        server = courier.Server("here")
+        server.Bind("double", lp.batched_handler(2, timeout=0.01)(lambda numbers: 2 * numbers))
+        server.Start()
+        client = courier.Client(server.address)
+        future = client.futures.double(2)
+        assert client.double(1) == 2 and future.result() == 4
+        alone = lp.batched_handler(2, timeout=0.01)(lambda numbers: numbers)
+        alone(1)
+        tables = reverb.Server([reverb.Table.queue("queue", 10)])
+        replay = reverb.Client(f"localhost:{tables.port}")
+        replay.insert([1.0], {"queue": 1.0})
+        """
+    )
+    assert (code, output) == (0, "")
+
+
 def test_how_a_process_is_started(run: Run, tmp_path: Path) -> None:
     """`args`, `interpreter_args` and `env` reach the node; the environment is there when its modules are imported."""
     (tmp_path / "imported.py").write_text("import os\nAT_IMPORT = os.environ.get('WHERE')\n")
