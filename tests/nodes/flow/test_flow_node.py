@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import topology as lp
+from topology.nodes.courier.node import CourierNode
 from topology.nodes.flow import (
+    Aggregator,
     AsyncGradients,
     ConcatBatches,
     Concurrently,
@@ -17,7 +19,9 @@ from topology.nodes.flow import (
     LocalReplayBuffer,
     ParallelRollouts,
     Plan,
+    PlanRunner,
     Replay,
+    ReplayActor,
     RolloutWorker,
     SampleBatch,
     StandardMetricsReporting,
@@ -27,12 +31,20 @@ from topology.nodes.flow import (
     gather_experiences_tree_aggregation,
     make_learner_thread,
 )
+from topology.nodes.flow.aggregation import AGGREGATOR_OPTIONS
 from topology.nodes.flow.graph import find_plan
 from topology.nodes.flow.node import AggregatorNode, PlanNode, ReplayActorNode, WorkerNode
+from topology.nodes.flow.shards import HOST_OPTIONS
 
 
 class Policy:
     weight = 0.0
+
+    def get_state(self):
+        return self.weight
+
+    def set_state(self, state):
+        self.weight = state
 
     def get_weights(self):
         return self.weight
@@ -104,20 +116,24 @@ def replay_plan(workers, config):
     return StandardMetricsReporting(merged, workers, config)
 
 
-def build(plan, *, workers=2, aggregators=0, replay=0, steps=400, dies_in=None, failures=None):
+def build(plan, *, workers=2, aggregators=0, replay=0, steps=400, dies_in=None, failures=None, dying=None, **settings):
+    dying = dying or {}
     program = lp.Program("plan")
     with program.group("worker"):
         made = [program.add_node(WorkerNode(make_worker, dies_in if i == 0 else None)) for i in range(workers)]
-    settings = {}
     if aggregators:
         with program.group("aggregator"):
-            settings["aggregators"] = [program.add_node(AggregatorNode()) for _ in range(aggregators)]
+            nodes = [AggregatorNode() for _ in range(aggregators)]
+            if "aggregator" in dying:
+                nodes[0] = CourierNode(DyingAggregator, dying["aggregator"], courier_kwargs=AGGREGATOR_OPTIONS)
+            settings["aggregators"] = [program.add_node(node) for node in nodes]
     if replay:
         with program.group("replay"):
-            node = ReplayActorNode
-            settings["replay_actors"] = [
-                program.add_node(node(learning_starts=50, replay_batch_size=20)) for _ in range(replay)
-            ]
+            limits = {"learning_starts": 50, "replay_batch_size": 20}
+            nodes = [ReplayActorNode(**limits) for _ in range(replay)]
+            if "replay" in dying:
+                nodes[0] = CourierNode(DyingReplay, dying["replay"], courier_kwargs=HOST_OPTIONS, **limits)
+            settings["replay_actors"] = [program.add_node(node) for node in nodes]
     with program.group("plan"):
         node = PlanNode(plan, make_learner, made, failures=failures, is_done=Enough(steps), **settings)
         handle = program.add_node(node)
@@ -168,6 +184,100 @@ def test_a_worker_that_is_killed_is_started_again_and_the_plan_goes_on(tmp_path)
     mark = tmp_path / "has died"
     program, _ = build(SYNC, steps=2000, dies_in=mark, failures=failures)
     run = lp.launch(program, "test_mp", run_directory=tmp_path / "run", restarts={"worker": 1})
+    assert run.wait(100)
+    assert mark.exists()
+
+
+class Report:
+    """Notes the steps of each result in a file; kills its process once, after so many."""
+
+    def __init__(self, path, dies_after=None):
+        self.path, self.dies_after = path, dies_after
+
+    def __call__(self, result):
+        with self.path.open("a") as file:
+            file.write(f"{result['timesteps_total']} {result['info']['num_steps_trained']}\n")
+        lines = self.path.read_text().splitlines()
+        if self.dies_after is not None and len(lines) == self.dies_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def rows(self):
+        return [tuple(map(int, line.split())) for line in self.path.read_text().splitlines()]
+
+
+@pytest.mark.timeout(120)
+def test_a_plan_that_is_killed_goes_on_from_its_newest_state(tmp_path):
+    report = Report(tmp_path / "rows", dies_after=5)
+    program, _ = build(SYNC, steps=200, report=report, checkpoint_period_s=1e-9)
+    run = lp.launch(program, "test_mp", run_directory=tmp_path / "run", restarts={"plan": 1})
+    assert run.wait(100)
+    # It died before the fifth result was saved: that one is made once more, and nothing else is.
+    assert report.rows() == [(20 * n, 20 * n) for n in (1, 2, 3, 4, 5, 5, 6, 7, 8, 9, 10)]
+
+
+def test_a_run_directory_of_an_earlier_run_is_gone_on_with(tmp_path):
+    report = Report(tmp_path / "rows")
+    for steps in (100, 200):
+        program, _ = build(SYNC, steps=steps, report=report, checkpoint_period_s=60.0)
+        assert lp.launch(program, "test_mt", run_directory=tmp_path / "run").wait(50)
+    assert report.rows() == [(20 * n, 20 * n) for n in range(1, 11)]
+
+
+def test_a_plan_that_is_stopped_saves_its_state(tmp_path):
+    report = Report(tmp_path / "rows")
+    program, handle = build(SYNC, steps=10**9, report=report, checkpoint_period_s=60.0)
+    run = lp.launch(program, "test_mt", run_directory=tmp_path / "run")
+    client = handle.dereference()
+    client.train()
+    run.stop()
+    client.close()
+    assert run.wait(20)
+    played = report.rows()[-1][0]
+    program, _ = build(SYNC, steps=played + 1, report=report, checkpoint_period_s=60.0)
+    assert lp.launch(program, "test_mt", run_directory=tmp_path / "run").wait(50)
+    assert report.rows()[-1][0] == played + 20
+
+
+def test_states_need_a_run_directory_and_a_period():
+    for settings in ({"checkpoint_period_s": 60.0}, {"checkpoint_period_s": -1.0}):
+        with pytest.raises(ValueError, match="checkpoint_period_s"):
+            PlanRunner(SYNC, make_learner, **settings)
+
+
+class DyingReplay(ReplayActor):
+    def __init__(self, mark, **settings):
+        super().__init__(**settings)
+        self.mark = mark
+
+    def add_batch(self, batch):
+        super().add_batch(batch)
+        _die_once(self.mark, self.stats()["num_added"] > 60)
+
+
+class DyingAggregator(Aggregator):
+    def __init__(self, mark):
+        super().__init__()
+        self.mark, self.count = mark, 0
+
+    def next_items(self, *args):
+        self.count += 1
+        _die_once(self.mark, self.count > 3)
+        return super().next_items(*args)
+
+
+def _die_once(mark, is_time):
+    if is_time and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", ["replay", "aggregator"])
+def test_replay_nodes_and_aggregators_that_are_killed_are_started_again(tmp_path, kind):
+    mark = tmp_path / "has died"
+    plan, settings = (Plan(replay_plan), {"replay": 2}) if kind == "replay" else (TREE, {"aggregators": 1})
+    program, _ = build(plan, steps=2000, failures=WorkerFailures(max_restarts=1), dying={kind: mark}, **settings)
+    run = lp.launch(program, "test_mp", run_directory=tmp_path / "run", restarts={kind: 1})
     assert run.wait(100)
     assert mark.exists()
 

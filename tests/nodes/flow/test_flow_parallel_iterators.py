@@ -210,8 +210,8 @@ def test_iterators_travel():
     assert [shard.take(ALL) for shard in there.shards()] == [[1, 3], [2, 4]]
     nested = pickle.loads(pickle.dumps({"streams": [from_items(["a", "b"], num_shards=2), stream]}))
     assert nested["streams"][0].num_shards() == 2
-    local = from_items([1, 2, 3, 4], num_shards=2).for_each(_same).gather_sync().for_each(_same)
-    kept = local.stage.inputs[0].inputs[0]  # the shards must outlive their first reader
+    local = from_items([1, 2, 3, 4], num_shards=2).for_each(_same).gather_sync().for_each(_same).transform(_same)
+    kept = local.stage.inputs[0].inputs[0].inputs[0]  # the shards must outlive their first reader
     assert pickle.loads(pickle.dumps(local)).take(ALL) == [1, 2, 3, 4]
     assert kept is not None
 

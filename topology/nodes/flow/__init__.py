@@ -20,6 +20,7 @@ from topology.nodes.flow.aggregation import (
 )
 from topology.nodes.flow.batch import DEFAULT_POLICY_ID, Batch, MultiAgentBatch, SampleBatch, concat_samples
 from topology.nodes.flow.concurrency_ops import Concurrently
+from topology.nodes.flow.events import PlanClosed
 from topology.nodes.flow.failures import WorkerFailures
 from topology.nodes.flow.learner import LearnerOutput, LearnerThread, MinibatchBuffer, make_learner_thread
 from topology.nodes.flow.local_iterator import LocalIterator
@@ -137,6 +138,7 @@ __all__ = [
     "ParallelIteratorWorker",
     "ParallelRollouts",
     "Plan",
+    "PlanClosed",
     "PlanRunner",
     "Policy",
     "Queue",

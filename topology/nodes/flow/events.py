@@ -62,6 +62,7 @@ class Waker:
         self._stopped = False
         self._closed = False
         self._reader = threading.Lock()
+        self._nested: list[Waker] = []
         self._armed = False
         self._futures: Sequence[Future[Any]] = ()
         self._alone = True  # whether nothing but `_futures` was promised
@@ -94,11 +95,21 @@ class Waker:
         finally:
             self._reader.release()
 
+    def nested(self) -> Waker:
+        """One for a wait inside of what this one's thread does: what wakes this one does not wake it, an end does."""
+        waker = Waker(self._clock)
+        self._nested.append(waker)
+        if self._closed:
+            waker.close()
+        return waker
+
     def close(self) -> None:
         """Ends the plan: every wait, now and later. From any thread."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
+        for waker in list(self._nested):
+            waker.close()
 
     def check(self) -> None:
         """Called by whatever begins an item, so that a plan that never has to wait ends, too.

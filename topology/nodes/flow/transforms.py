@@ -133,14 +133,16 @@ class Transform(OneInput):
         self.fn = fn
         self._metrics = metrics
         self._results: Iterator[Any] | None = None
-        self._waker = Waker()  # its own: what has woken the plan meanwhile must not be forgotten
+        self._waker: Waker | None = None  # its own: what has woken the plan meanwhile must not be forgotten
         self._taken: list[Item] = []
 
     @property
     def name(self) -> str:
         return f"transform({name_of_function(self.fn)})"
 
-    def poll(self, waker: Waker) -> Outcome:  # noqa: ARG002 - waits for itself
+    def poll(self, waker: Waker) -> Outcome:
+        if self._waker is None:
+            self._waker = waker.nested()
         with self._metrics.active():
             if self._results is None:
                 self._results = transformed(self.fn, self._items())
@@ -155,6 +157,7 @@ class Transform(OneInput):
         return Signal.END
 
     def _items(self) -> Iterator[Any]:
+        assert self._waker is not None  # made by the first poll
         while isinstance(outcome := pull(self._source, self._waker), Item):
             self._taken.append(outcome)
             yield outcome.value
