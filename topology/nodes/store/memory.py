@@ -189,17 +189,23 @@ class MemoryBackend(abc.ABC):
     def close(self) -> None:
         """Closes this handle; what is stored stays. Calls that wait in it raise `StoreClosed`. Idempotent."""
 
-    @abc.abstractmethod
-    def _store(self, parcel: Parcel, deadline: Deadline) -> str: ...
+    # --- what a backend does, with arguments that are checked --------------------------------------------------------
 
     @abc.abstractmethod
-    def _fetch(self, wish: Wish, deadline: Deadline) -> list[Experience]: ...
+    def _store(self, parcel: Parcel, deadline: Deadline) -> str:
+        """See `store`. The arrays of the parcel are the caller's."""
 
     @abc.abstractmethod
-    def _fetch_available(self, max_steps: int | None) -> list[Experience]: ...
+    def _fetch(self, wish: Wish, deadline: Deadline) -> list[Experience]:
+        """See `fetch`."""
 
     @abc.abstractmethod
-    def _acknowledge(self, ids: list[str]) -> None: ...
+    def _fetch_available(self, max_steps: int | None) -> list[Experience]:
+        """See `fetch_available`."""
+
+    @abc.abstractmethod
+    def _acknowledge(self, ids: list[str]) -> None:
+        """See `acknowledge`. There is at least one id; what is not there is ignored."""
 
     def __enter__(self) -> Self:
         return self
