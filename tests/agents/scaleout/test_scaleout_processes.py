@@ -44,24 +44,39 @@ def answers(port):
         return sock.connect_ex(("127.0.0.1", port)) == 0
 
 
+class Redis:
+    """A server with a password, which keeps what it has when it is killed."""
+
+    def __init__(self):
+        self.port, self.folder = free_port(), tempfile.mkdtemp(prefix="redis-")
+        self.url = f"redis://:sesame@127.0.0.1:{self.port}/0"
+        self.start()
+
+    def start(self):
+        command = ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--requirepass", "sesame"]
+        command += ["--save", "", "--appendonly", "yes", "--dir", self.folder]
+        self.server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        until(READY_S, "Redis", lambda: answers(self.port))
+
+    def kill(self):
+        self.server.kill()
+        self.server.wait(READY_S)
+
+
 @pytest.fixture
-def redis_url():
+def redis_server():
     pytest.importorskip("redis", reason="redis-py is not installed")
     if shutil.which("redis-server") is None:
         pytest.skip("redis-server is not installed (Debian: apt-get install redis-server)")
-    port, folder = free_port(), tempfile.mkdtemp(prefix="redis-")
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--requirepass", "sesame", "--save", ""]
-    server = subprocess.Popen([*command, "--dir", folder], stdout=subprocess.DEVNULL)
-    until(READY_S, "Redis", lambda: answers(port))
-    yield f"redis://:sesame@127.0.0.1:{port}/0"
-    server.kill()
-    server.wait(READY_S)
-    shutil.rmtree(folder)
+    redis = Redis()
+    yield redis
+    redis.kill()
+    shutil.rmtree(redis.folder)
 
 
 @pytest.fixture
 def s3(monkeypatch):
-    """A server with the bucket `policies`; its address and keys are in the environment."""
+    """The address of a data store in a server, and the server; credentials are in the environment."""
     pytest.importorskip("moto.server", reason="moto[server] is not installed")
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
     port = free_port()
@@ -75,7 +90,7 @@ def s3(monkeypatch):
     make = "import s3fs; s3fs.S3FileSystem().mkdir('policies')"  # in a process of its own: s3fs leaves a thread
     subprocess.run([sys.executable, "-c", make], check=True, timeout=READY_S)
     del s3fs
-    yield "s3://policies/run"
+    yield "s3://policies/run", server
     server.kill()
     server.wait(READY_S)
 
@@ -138,9 +153,9 @@ class Run:
 @pytest.mark.timeout(RUN_S + 60)
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("killed", [False, True], ids=["undisturbed", "killed half-way"])
-def test_cartpole_is_learned_over_redis_and_s3(tmp_path, monkeypatch, redis_url, s3, agent, killed):
-    monkeypatch.setenv("REDIS_URL", redis_url)
-    run = Run(tmp_path / "run", agent, *AGENTS[agent], "--memory-backend", "redis", "--data-store", s3)
+def test_cartpole_is_learned_over_redis_and_s3(tmp_path, monkeypatch, redis_server, s3, agent, killed):
+    monkeypatch.setenv("REDIS_URL", redis_server.url)
+    run = Run(tmp_path / "run", agent, *AGENTS[agent], "--memory-backend", "redis", "--data-store", s3[0])
     try:
         until(RUN_S, "a beginning", lambda: run.progress() > 0.0)
         assert not any("sesame" in line for line in run.command_lines())
@@ -155,3 +170,47 @@ def test_cartpole_is_learned_over_redis_and_s3(tmp_path, monkeypatch, redis_url,
     assert restarts == ([1, 1, 0] if killed else [0, 0, 0])
     policies = [row["policy"] for row in run.rows("trainer-0")]
     assert policies == sorted(policies)
+
+
+@pytest.mark.timeout(RUN_S + 60)
+@pytest.mark.parametrize("agent", AGENTS)
+def test_servers_that_go_away_cost_nothing_but_time(tmp_path, monkeypatch, redis_server, s3, agent):
+    monkeypatch.setenv("REDIS_URL", redis_server.url)
+    more = ["--memory-backend", "redis", "--data-store", s3[0], "--max-steps", "30000"]
+    run = Run(tmp_path / "run", agent, *AGENTS[agent], *more)
+    try:
+        for part in (0.2, 0.5):
+            until(RUN_S, "so many steps", lambda part=part: run.progress() >= part)
+            redis_server.kill()
+            s3[1].send_signal(signal.SIGSTOP)
+            SYSTEM_CLOCK.sleep(2.0)  # an absence that everybody meets
+            s3[1].send_signal(signal.SIGCONT)
+            redis_server.start()
+    finally:
+        run.finish()
+    assert [run.node(*node)["restarts"] for node in (("trainer", 0), ("worker", 0), ("worker", 1))] == [0, 0, 0]
+    rows = run.rows("trainer-0")
+    assert rows[-1]["actor_steps"] >= 30_000
+    assert all(row.get("dropped_duplicates", 0) == 0 for row in rows)
+
+
+@pytest.mark.timeout(RUN_S + 60)
+def test_a_run_that_was_killed_is_resumed_from_the_command_line(tmp_path, monkeypatch, redis_server, s3):
+    monkeypatch.setenv("REDIS_URL", redis_server.url)
+    more = ["--memory-backend", "redis", "--data-store", s3[0], "--max-steps", "30000"]
+    run = Run(tmp_path / "run", "ppo", *more)
+    try:
+        until(RUN_S, "some steps", lambda: run.progress() >= 0.3)
+        run.process.kill()  # its nodes end with it
+        run.process.wait(READY_S)
+        pids = [node["pid"] for node in json.loads((run.directory / "run.json").read_text())["nodes"]]
+        until(READY_S, "the end of the nodes", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+        before = run.rows("trainer-0")[-1]
+    finally:
+        run.output.close()
+    again = Run(tmp_path / "run", "ppo", *more, "--resume")
+    again.finish()
+    after = [row for row in again.rows("trainer-0") if row["policy"] > before["policy"]]
+    assert after[0]["actor_steps"] > before["actor_steps"]
+    assert again.rows("trainer-0")[-1]["actor_steps"] >= 30_000
+    assert "goes on from policy" in (tmp_path / "run" / "logs" / "trainer-0.log").read_text()
