@@ -100,9 +100,9 @@ def test_a_counter_that_hears_of_the_stop_first_is_no_failure(clock, context):
         child.increment(steps=1)
         clock.advance(1.0, child._changed)
         assert parent.arrived.acquire(timeout=10)
-        child._thread.join(10)
         context.stop.set()
         child.close()
+        assert not child._thread.is_alive()
 
 
 def test_after_the_stop_a_missing_counter_is_no_failure(clock):

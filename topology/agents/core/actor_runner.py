@@ -116,6 +116,9 @@ class ActorRunner:
         if self._max_actor_steps is not None and self._steps - self._flushed_steps >= _FLUSH_STEPS:
             self._flushed_steps = self._steps
             self._counts.flush()
+            # Who was to say so may have died since.
+            if self._counts.get_counts().get("actor_steps", 0) >= self._max_actor_steps:
+                self._enough.set()
 
     def _watch_limit(self) -> None:
         """Has the counter say when it is enough: nothing is asked in between."""

@@ -3,6 +3,9 @@
 One `Counter` holds the totals. Every node counts with a `ChildCounter` that puts its own prefix before a name, once,
 and hands the counts on under their full names; so a child of a child never prefixes twice. Handing on happens in the
 background, at most `max_delay_s` after the count, and counting itself never waits for the network.
+
+A `Counter` that dies and is started again is waited for. Counts whose confirmation was lost with the connection are
+handed on again then: they may count twice.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Protocol, final
 
+from topology.agents.core.stopping import follow
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import try_get_context
 from topology.errors import CourierError, ProgramStopped
@@ -112,6 +116,8 @@ class ChildCounter:
         self._prefix = prefix
         self._max_delay_s = max_delay_s
         self._clock = clock
+        context = try_get_context()
+        self._stop = None if context is None else context.stop
         self._changed = threading.Condition()
         self._sending = threading.Lock()
         self._pending: dict[str, int] = {}
@@ -147,7 +153,7 @@ class ChildCounter:
             with self._changed:
                 counts, self._pending = self._pending, {}
             try:
-                totals = self._parent.add_counts(counts) if counts else self._parent.get_counts()
+                totals = follow(lambda: self._hand_on(counts), self._stop, what="the counter")
             except BaseException:
                 with self._changed:
                     for name, count in counts.items():
@@ -155,6 +161,9 @@ class ChildCounter:
                 raise
             with self._changed:
                 self._totals = totals
+
+    def _hand_on(self, counts: dict[str, int]) -> dict[str, int]:
+        return self._parent.add_counts(counts) if counts else self._parent.get_counts()
 
     def close(self) -> None:
         """Hands on what waits here and ends the background thread.
@@ -174,8 +183,7 @@ class ChildCounter:
             if self._pending:
                 self.flush()
         except CourierError:
-            context = try_get_context()
-            if context is None or not context.stop.is_set():
+            if self._stop is None or not self._stop.is_set():
                 raise
 
     def _add(self, counts: Mapping[str, int]) -> None:

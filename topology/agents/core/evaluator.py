@@ -11,7 +11,7 @@ import numpy as np
 from topology.agents.core.counter import ChildCounter
 from topology.agents.core.loop import EnvironmentLoop
 from topology.agents.core.metrics import RowWriter
-from topology.agents.core.stopping import until_stopped
+from topology.agents.core.stopping import follow, until_stopped
 from topology.agents.core.variables import VariableClient
 from topology.context import StopToken
 
@@ -114,7 +114,7 @@ class Evaluator:
         mark = 0
         limit = self._schedule.limit
         while not self._stop.is_set():
-            steps = self._counter.when_reached("actor_steps", mark).get("actor_steps", 0)
+            steps = self._wait_for_steps(mark)
             final = limit is not None and steps >= limit
             newer = self._client.update_and_wait()
             # The same weights again would say nothing new, but the end of a run always has its evaluation.
@@ -125,6 +125,13 @@ class Evaluator:
                 self._counts.flush()
                 break
             mark = self._next_mark(steps)
+
+    def _wait_for_steps(self, mark: int) -> int:
+        def reached() -> dict[str, int]:
+            counts: dict[str, int] = self._counter.when_reached("actor_steps", mark)
+            return counts
+
+        return follow(reached, self._stop, what="the counter").get("actor_steps", 0)
 
     def _next_mark(self, steps: int) -> int:
         period = self._schedule.period_steps

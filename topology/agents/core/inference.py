@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from topology.agents.core.learner import zeros_like_spec
 from topology.agents.core.metrics import Averages, RowWriter
 from topology.agents.core.policy import Policy, PolicyOutput, WeightedPolicy
-from topology.agents.core.stopping import until_stopped
+from topology.agents.core.stopping import follow, until_stopped
 from topology.agents.core.variables import VariableClient
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.context import StopToken
+from topology.context import StopToken, try_get_context
 from topology.errors import ProgramStopped
 from topology.nodes.courier.batching import batched_handler
 
@@ -145,6 +145,8 @@ class ServedPolicy:
 
     def __init__(self, server: Any, *, clock: Clock = SYSTEM_CLOCK) -> None:
         self._server = server
+        context = try_get_context()
+        self._stop = None if context is None else context.stop
         self._clock = clock
         self._version, self._made_s = -1, math.nan
 
@@ -159,7 +161,10 @@ class ServedPolicy:
         return self._clock.time() - self._made_s
 
     def __call__(self, observations: Any, states: Any, explorations: NDArray[np.float32]) -> PolicyOutput:
-        output, version, made_s = self._server.act(observations, states, explorations)
+        def ask() -> Any:
+            return self._server.act(observations, states, explorations)
+
+        output, version, made_s = follow(ask, self._stop, what="the inference server")
         self._version, self._made_s = int(version), float(made_s)
         return PolicyOutput(*output)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, final
 
-from topology.agents.core.stopping import until_stopped
-from topology.clock import SYSTEM_CLOCK, Clock
+from topology.agents.core.stopping import follow, until_stopped
+from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.context import StopToken
 from topology.errors import DeadlineExceeded
 
@@ -60,20 +61,29 @@ class StepsLimiter:
 
     def _limit(self) -> None:
         started = self._clock.monotonic()
-        counts = self._counter.when_reached(self._name, self._max_steps)
+        counts = self._ask(lambda: self._counter.when_reached(self._name, self._max_steps))
         seconds = self._clock.monotonic() - started
         if self._final_evaluations:
             self._wait_for_final_evaluations()
-            counts = self._counter.get_counts()
+            counts = self._ask(self._counter.get_counts)
         overshoot = counts[self._name] - self._max_steps
         text = f"{self._name} reached {self._max_steps} after {seconds:.1f} s ({overshoot} steps over)"
         print(text, flush=True)  # noqa: T201 - one line in the node's log, and in the run's live view
         self._stop.request(text)
 
+    def _ask(self, question: Callable[[], dict[str, int]]) -> dict[str, int]:
+        return follow(question, self._stop, what="the counter")
+
     def _wait_for_final_evaluations(self) -> None:
-        future = self._counter.futures.when_reached(FINAL_EVALUATIONS, self._final_evaluations)
+        deadline = Deadline(self._final_timeout_s, self._clock)
+
+        def evaluated() -> dict[str, int]:
+            future = self._counter.futures.when_reached(FINAL_EVALUATIONS, self._final_evaluations)
+            counts: dict[str, int] = future.result(deadline.remaining())
+            return counts
+
         try:
-            future.result(self._final_timeout_s)
+            self._ask(evaluated)
         except (TimeoutError, DeadlineExceeded):
             _logger.warning(
                 "%d final evaluations did not end within %.0f s of the last actor step: the program stops without",

@@ -10,7 +10,7 @@ from typing import Any, final
 from topology.agents.core.types import Variables, VariableSource
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.context import try_get_context
-from topology.errors import ProgramStopped, StaleError
+from topology.errors import ConnectionBroken, CourierError, ProgramStopped, StaleError
 
 __all__ = ["VariableClient"]
 
@@ -23,8 +23,9 @@ _logger = logging.getLogger(__name__)
 class VariableClient:
     """Pulls weights from a source, in the background, every so many updates.
 
-    A source that has only stale weights (a cacher whose learner is away) is forgiven while the weights in use are
-    younger than `max_age_s`: they stay in use and a warning tells their age. Every other failure is raised.
+    A source that has only stale weights (a cacher whose learner is away), or that dies while it answers (it may be
+    started again), is forgiven while the weights in use are younger than `max_age_s`: they stay in use and a warning
+    tells their age. Every other failure is raised; outside of a program a broken connection, too.
 
     Args:
         source: a courier client of a learner or cacher; or a learner itself, which is then asked in this thread.
@@ -78,7 +79,8 @@ class VariableClient:
         """Call it every step: it never waits for the network. Returns whether newer weights are in use now.
 
         Raises:
-            StaleError: the source has been stale for so long that the weights in use are older than `max_age_s`.
+            StaleError, ConnectionBroken: the source has been stale, or gone, for so long that the weights in use are
+                older than `max_age_s`.
             Exception: what the source raised.
         """
         if self._update_period is None:
@@ -93,7 +95,7 @@ class VariableClient:
         request, self._request, self._calls = self._request, None, 0
         try:
             return self._take(request.result())
-        except StaleError as error:
+        except (StaleError, ConnectionBroken) as error:
             self._forgive(error)
             return False
 
@@ -101,7 +103,7 @@ class VariableClient:
         """Blocks for weights asked for now; returns whether they are newer than those in use.
 
         Raises:
-            StaleError: the source was stale for `max_age_s`.
+            StaleError, ConnectionBroken: the source was stale, or went away again and again, for `max_age_s`.
             ProgramStopped: the program stops.
             Exception: what the source raised.
         """
@@ -110,8 +112,8 @@ class VariableClient:
         while True:
             try:
                 return self._take(self._ask().result())
-            except StaleError:
-                if deadline.expired:
+            except (StaleError, ConnectionBroken) as error:
+                if deadline.expired or not _may_pass(error):
                     raise
             self._pause()
 
@@ -134,11 +136,11 @@ class VariableClient:
             self._variables = variables  # the same version again is fresher: its age counts anew
         return newer
 
-    def _forgive(self, error: StaleError) -> None:
-        if self.age_s > self._max_age_s:
+    def _forgive(self, error: CourierError) -> None:
+        if self.age_s > self._max_age_s or not _may_pass(error):
             raise error
         _logger.warning(
-            "the source of weights is stale; going on with version %d, %.1f s old, until %.0f s: %s",
+            "there are no fresh weights; going on with version %d, %.1f s old, until %.0f s: %s",
             self.version,
             self.age_s,
             self._max_age_s,
@@ -151,3 +153,8 @@ class VariableClient:
             self._clock.sleep(_RETRY_S)
         elif context.stop.wait(_RETRY_S):
             raise ProgramStopped("the program was stopped while waiting for weights that are not stale")
+
+
+def _may_pass(error: CourierError) -> bool:
+    """Whether to ask again: a cacher may have a source again, and a program may start what has died again."""
+    return isinstance(error, StaleError) or try_get_context() is not None
