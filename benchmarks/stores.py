@@ -326,9 +326,10 @@ def main() -> int:
                 print(json.dumps({"steps/s of": kind, "writers": number, **line}), flush=True)
     met = [
         judge(
-            f"redis against pub/sub with pickle, {kind}, {number} writers, steps/s",
-            *(figures[name, kind, number] for name in ("redis", "pub/sub")),
+            f"{judged} against pub/sub with pickle, {kind}, {number} writers, steps/s",
+            *(figures[name, kind, number] for name in (judged, "pub/sub")),
         )
+        for judged in ("redis", "replay", "node")
         for kind in kinds
         if kind != "small"
         for number in numbers
