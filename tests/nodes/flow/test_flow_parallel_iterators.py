@@ -2,8 +2,11 @@
 
 import collections
 import pickle
+import subprocess
+import sys
 import threading
 
+import cloudpickle
 import pytest
 
 from topology.nodes.flow import (
@@ -144,7 +147,9 @@ def test_repartition():
 
 
 def test_repartitions_of_the_same_items_are_joined():
-    first, second = (from_range(12, num_shards=3).repartition(2) for _ in range(2))
+    first, second, third, fourth = (from_range(12, num_shards=3).repartition(2) for _ in range(4))
+    shards = [[set(shard.take(ALL)) for shard in each.shards()] for each in (third, fourth)]
+    assert shards[0] == shards[1] == [{0, 2, 4, 6, 8, 10}, {1, 3, 5, 7, 9, 11}]
     both = first.union(second)
     assert both.num_shards() == 4
     assert collections.Counter(both.gather_async().take(ALL)) == collections.Counter([*range(12), *range(12)])
@@ -218,6 +223,26 @@ def test_iterators_travel():
 
 def _same(item):
     return item
+
+
+def test_iterators_are_read_in_other_processes():
+    there = """
+import pickle, sys
+streams = pickle.load(sys.stdin.buffer)
+print([shard.take(9) for shard in streams["nested"][0].shards()], streams["local"].take(9))
+"""
+    stream = from_items([1, 2, 3, 4], num_shards=2).for_each(lambda x: 10 * x)
+    local = from_range(4).gather_sync().for_each(abs)
+    kept = local.stage.inputs[0].inputs[0]  # the shards are served here
+    read = subprocess.run(
+        [sys.executable, "-c", there],
+        input=cloudpickle.dumps({"nested": [stream], "local": local}),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    assert read.stdout.decode().split("\n")[0] == "[[10, 30], [20, 40]] [0, 2, 1, 3]"
+    assert kept is not None
 
 
 def test_unions_of_parallel_iterators():

@@ -13,6 +13,7 @@ from topology.nodes.flow import (
     STEPS_TRAINED_THIS_ITER_COUNTER,
     Aggregator,
     ApplyGradients,
+    AsyncGradients,
     AverageGradients,
     BroadcastUpdateLearnerWeights,
     ComputeGradients,
@@ -23,11 +24,14 @@ from topology.nodes.flow import (
     LocalReplay,
     ParallelRollouts,
     Plan,
+    Replay,
+    ReplayActor,
     ReplayBuffer,
     StandardMetricsReporting,
     StoreToReplayBuffer,
     TrainOneStep,
     UpdateTargetNetwork,
+    UpdateWorkerWeights,
     WorkerFailures,
     _get_shared_metrics,
     gather_experiences_directly,
@@ -199,6 +203,33 @@ def test_a_worker_behind_an_aggregator_fails(new_workers):
         assert result["info"]["num_steps_trained"] == 3000
 
 
+def test_aggregators_pass_on_the_newest_weights(new_workers):
+    """What is played after a broadcast has reached the aggregator is played with those weights, not with older ones."""
+    aggregator = Aggregator()
+    workers = new_workers(2, aggregators=[aggregator])
+    batches = gather_experiences_tree_aggregation(workers, IMPALA | {"num_aggregation_workers": 1})
+    within(30, next, batches)
+    for version in range(1, 5):
+        weights = {"default_policy": float(version)}
+        workers.send_weights(workers.aggregators, weights, None, version)
+        assert any(within(30, batches.next_item).origins[0].weights_version == version for _ in range(100))
+        assert {worker.weights_version for worker in workers.objects} == {version}
+
+
+@pytest.mark.parametrize("aggregators", [0, 1])
+def test_steps_of_batches_carry_the_versions_of_their_weights(new_workers, aggregators):
+    """The observations are the weight they were played with, which is the version."""
+    config = IMPALA | {"num_aggregation_workers": aggregators}
+    workers = new_workers(3)
+    gather = gather_experiences_tree_aggregation if aggregators else gather_experiences_directly
+    batches = gather(workers, config)
+    receivers = workers.aggregators if aggregators else workers.remote_workers()
+    for version in range(1, 8):
+        item = within(30, batches.next_item)
+        assert min(origin.weights_version for origin in item.origins) == item.value["obs"].min()
+        workers.send_weights(receivers, {"default_policy": float(version)}, None, version)
+
+
 def test_after_train_step_is_called_once_for_each_output(new_workers):
     """As APPO uses it: with the statistics by policy, in the driver's thread."""
     seen = []
@@ -227,6 +258,106 @@ def test_nothing_is_left_after_close(new_workers):
     within(30, plan.train)
     plan.close()  # the guard around every test finds threads and sockets
     plan.close()
+
+
+# --- A3C, Ape-X, and plans of plans ----------------------------------------------------------------------------------
+
+
+def a3c_plan(workers, config):
+    gradients = AsyncGradients(workers).for_each(ApplyGradients(workers, update_all=False))
+    return StandardMetricsReporting(gradients, workers, config)
+
+
+def test_a3c_tells_its_workers_how_far_the_run_is(new_workers):
+    """Schedules of entropy and of the learning rate follow it."""
+    workers = new_workers(2)
+    with Plan(a3c_plan).build(workers) as plan:
+        result = [within(30, plan.train) for _ in range(10)][-1]
+        for actor in workers.remote_workers():
+            actor.submit("ping").result(20)  # after the weights
+        told = [worker.get_policy().global_vars["timestep"] for worker in workers.objects]
+    assert max(told) == result["timesteps_total"] == 1000
+    assert min(told) > 0
+
+
+def apex_plan(workers, config):
+    learner = make_learner_thread(workers.local_worker(), config)
+    learner.start()
+    replay = {"actors": workers.replay_actors}
+    store = ParallelRollouts(workers, mode="async", num_async=2).for_each(StoreToReplayBuffer(**replay))
+    if workers.remote_workers():
+        store = store.zip_with_source_actor().for_each(UpdateWorkerWeights(learner, workers, 400))
+    feed = Replay(**replay).zip_with_source_actor().for_each(lambda pair: pair[1]).for_each(Enqueue(learner.inqueue))
+    update = Dequeue(learner.outqueue, check=learner.is_alive).for_each(flow.record_steps_trained)
+    update = update.for_each(UpdateTargetNetwork(workers, 100, by_steps_trained=True))
+    weights = config.get("weights")
+    mode = "async" if weights is None else "round_robin"
+    merged = Concurrently([store, feed, update], mode=mode, output_indexes=[2], round_robin_weights=weights)
+    return StandardMetricsReporting(merged, workers, config, by_steps_trained=True)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+@pytest.mark.parametrize("weights", [None, [1, 1, "*"]], ids=["async", "in turn"])
+def test_ape_x(new_workers, count, weights):
+    actors = [ReplayActor(2, learning_starts=400, replay_batch_size=20) for _ in range(2)]
+    workers = new_workers(count, replay_actors=actors)
+    for index, worker in enumerate(workers.objects):
+        worker.get_policy().exploration = index
+    with Plan(apex_plan, {"weights": weights}).build(workers) as plan:
+        results = [within(30, plan.train) for _ in range(30)]
+        assert results[-1]["info"]["num_steps_sampled"] >= 400
+        assert results[-1]["timesteps_total"] == results[-1]["info"]["num_steps_trained"] == 600
+        assert results[-1]["info"]["num_target_updates"] >= 4
+        assert ("num_weight_syncs" in results[-1]["info"]) == (count > 0)
+    # What workers explore with is their own: weights do not change it.
+    assert [worker.get_policy().exploration for worker in workers.objects] == list(range(count))
+
+
+def test_a_plan_without_its_reports_is_a_part_of_another_one(new_workers):
+    config = {"microbatch_size": None, "train_batch_size": 200}
+    first, second = new_workers(1), new_workers(2)
+    bodies = [Plan(a2c_plan, config).body(first), Plan(impala_plan, IMPALA).body(second)]
+    both = Concurrently(bodies, mode="async").for_each(lambda item: item[0])
+    found = within(30, both.take, 20)
+    assert {getattr(item, "count", item) for item in found} == {200, 500}  # a batch and its statistics; a LearnerOutput
+    assert weight_of(first) >= 1
+    assert weight_of(second) >= 1
+    with pytest.raises(ValueError, match="no StandardMetricsReporting"):
+        Plan(lambda workers, config: ParallelRollouts(workers)).body(first)
+
+
+def async_plan(workers, config):
+    train = ParallelRollouts(workers, mode="async").for_each(TrainOneStep(workers))
+    return StandardMetricsReporting(train, workers, config)
+
+
+FAILING = {
+    "a3c": (a3c_plan, {}),
+    "ape-x": (apex_plan, {}),
+    "impala": (impala_plan, IMPALA | {"train_batch_size": 200}),
+    "impala with an aggregator": (impala_plan, IMPALA | {"train_batch_size": 200, "num_aggregation_workers": 1}),
+    "dqn": (None, {"buffer_size": 1000, "train_batch_size": 32, "target_network_update_freq": 500}),
+    "a2c": (None, {"microbatch_size": None, "train_batch_size": 200}),
+    "a2c with microbatches": (None, {"microbatch_size": 100, "train_batch_size": 200}),
+    "played asynchronously": (async_plan, {}),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_every_plan_goes_on_without_a_worker_that_fails(new_workers, name):
+    def fails(sampler):
+        raise ZeroDivisionError("its environment is broken")
+
+    plan, config = FAILING[name]
+    plan = plan or (dqn_plan if name == "dqn" else a2c_plan)
+    replay = [ReplayActor(learning_starts=200, replay_batch_size=20)]
+    workers = new_workers(2, replay_actors=replay, failures=WorkerFailures(leave_out=True))
+    workers.objects[0].sampler.before = fails
+    with Plan(plan, config).build(workers) as running:
+        results = [within(30, running.train) for _ in range(5)]
+        assert results[-1]["timesteps_total"] > 0
+        if "aggregator" not in name:  # it is the aggregator that leaves it out
+            assert any(running.train()["num_healthy_workers"] == 1 for _ in range(100))
 
 
 # --- A2C, and the synchronous plan ----------------------------------------------------------------------------------

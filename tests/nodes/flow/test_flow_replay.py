@@ -24,6 +24,7 @@ from topology.nodes.flow import (
     host,
 )
 from topology.nodes.flow.actors import Actor
+from topology.nodes.replay.sum_tree import SumTree
 from topology.testing import Gate, within
 
 
@@ -154,6 +155,20 @@ def test_an_empty_buffer_and_bad_sizes(new_steps):
         SimpleReplayBuffer(3).replay()
     with pytest.raises(ValueError, match="replay_mode"):
         LocalReplayBuffer(replay_mode="together")
+
+
+def test_what_a_prefix_sum_finds():
+    for weights, expected in (
+        ([0, 0, 1, 3], {0.0: 2, 0.99: 2, 1.01: 3, 3.99: 3}),
+        ([0.5, 1, 1, 3], {0.0: 0, 0.55: 1, 0.99: 1, 1.51: 2, 3.0: 3, 5.49: 3}),
+    ):
+        tree = SumTree(4)
+        tree.set(np.arange(4), np.array(weights, float))
+        assert tree.total == sum(weights)
+        found = tree.find(np.array(list(expected)) / tree.total)
+        assert found.tolist() == list(expected.values())
+    tree.set(np.array([2]), 4.0)  # set anew
+    assert tree.total == 8.5
 
 
 # --- several policies -----------------------------------------------------------------------------------------------

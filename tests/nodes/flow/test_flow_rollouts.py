@@ -368,6 +368,19 @@ def test_what_a_result_holds(new_workers):
     assert result["num_healthy_workers"] == 2
 
 
+def test_only_the_episodes_of_selected_workers_count(new_worker):
+    """As Ape-X asks for: those that hardly explore say how good the policy is."""
+    remote = [new_worker(1, size=10), new_worker(2, size=30)]
+    workers = WorkerSet(new_worker(), remote)
+    for selected, mean in ((workers.remote_workers()[1:], 30), ([], 20), (None, 20)):
+        rounds = ParallelRollouts(workers)
+        reports = StandardMetricsReporting(rounds, workers, {"metrics_smoothing_episodes": 2}, selected)
+        result = reports.take(2)[-1]
+        assert result["episode_reward_mean"] == mean
+        assert result["episodes_this_iter"] == (1 if selected else 2)
+    workers.stop()
+
+
 def test_a_report_waits_for_nobody(new_workers, latch):
     """One of the workers hangs: what is known of the others is reported."""
     workers = new_workers(1, before=latch)
