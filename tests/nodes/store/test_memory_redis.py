@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from topology.errors import StoreError, StoreFull, StoreUnavailable
+from topology.errors import StoreDeadlineExceeded, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store import codec, redis_link
 from topology.nodes.store.memory import open_memory_backend
 from topology.nodes.store.memory_writer import PlainWriter
@@ -114,6 +114,21 @@ def test_a_server_that_stays_away_is_an_error(make_redis):
             handle.store(steps(1))
         with pytest.raises(StoreUnavailable):
             handle.fetch_available()
+
+
+def test_a_server_that_is_away_for_longer_than_a_timeout_is_waited_for(make_redis):
+    server = make_redis("--appendonly", "yes", "--appendfsync", "always")
+    with opened(server) as handle, ThreadPoolExecutor(2) as threads:
+        handle.fetch_available()
+        server.kill()
+        fetching = threads.submit(handle.fetch, num_steps=5, timeout_s=0.01)
+        storing = threads.submit(handle.store, steps(5), timeout_s=0.01)
+        threading.Event().wait(0.1)  # both timeouts are over
+        server.start()
+        storing.result(DEADLINE_S)
+        with contextlib.suppress(StoreDeadlineExceeded):
+            handle.acknowledge(fetching.result(DEADLINE_S))
+        assert handle.stats().stored == 1
 
 
 def test_scripts_that_the_server_has_forgotten_are_sent_again(raw):

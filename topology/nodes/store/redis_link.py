@@ -54,7 +54,8 @@ class RedisLink:
 
         Args:
             commands: to send together.
-            deadline: when to give up, if that is before the patience ends.
+            deadline: when to give up if the server's memory is full. For one that is away there is the patience, on
+                top of it: nobody knows what became of a command that was sent.
             timeout_s: how long the commands may block.
 
         Raises:
@@ -84,8 +85,9 @@ class RedisLink:
                     raise kind(f"Redis refused a command of memory {self._name!r}: {refusal}")
             except WireBroken as error:
                 reason = str(error)
-            if patience.expired or (deadline is not None and deadline.expired):
-                kind = StoreFull if reason.startswith("OOM") else StoreUnavailable
+            full = reason.startswith("OOM")
+            if patience.expired or (full and deadline is not None and deadline.expired):
+                kind = StoreFull if full else StoreUnavailable
                 raise kind(f"Redis did not take a command of memory {self._name!r} in time: {reason}")
             self._wires.pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
