@@ -521,6 +521,8 @@ def test_closing_waits_for_the_fragment_that_is_played(new_worker, latch):
     reader.join(20)
     assert worker.sampler.closed
     assert worker.sampler.rows == 100
+    with pytest.raises(PlanClosed, match="make a new WorkerSet"):
+        Plan(queue_plan).build(running.workers)
 
 
 def test_many_workers_in_one_process(new_workers):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, final
 
+from topology.nodes.flow.events import PlanClosed
 from topology.nodes.flow.inspection import Inert, inspection
 from topology.nodes.flow.local_iterator import LocalIterator
 from topology.nodes.flow.metric_ops import BodyFound, bodies_only
@@ -37,7 +38,13 @@ class Plan:
     config: Mapping[str, Any] = field(default_factory=dict)
 
     def build(self, workers: WorkerSet) -> RunningPlan:
-        """Builds it with these workers."""
+        """Builds it with these workers.
+
+        Raises:
+            PlanClosed: they were ended with an earlier plan.
+        """
+        if workers.stopped:
+            raise PlanClosed("these workers were ended when an earlier plan was closed: make a new WorkerSet")
         return RunningPlan(workers, self.execution_plan(workers, self.config))
 
     def body(self, workers: WorkerSet) -> LocalIterator[Any]:

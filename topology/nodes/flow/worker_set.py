@@ -46,6 +46,9 @@ class WorkerSet:
         aggregators: of `Aggregator`s, for `gather_experiences_tree_aggregation`.
         replay_actors: of `ReplayActor`s, for plans that ask for them.
         failures: what to do when a remote worker fails.
+
+    Attributes:
+        stopped: whether `stop` was called: there is no way back.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class WorkerSet:
             actor.crew = replay_crew
         self.replay_actors = replay_crew.actors
         self.episodes: deque[tuple[Actor | None, Episode]] = deque(maxlen=10_000)
+        self.stopped = False
         self._sampled = [0, 0]
         self._broadcasts = Broadcasts()
 
@@ -173,6 +177,7 @@ class WorkerSet:
 
     def stop(self) -> None:
         """Ends the learners of the local worker, its environments, and workers that are served here. Idempotent."""
+        self.stopped = True
         for learner in learners_of(self._local):
             learner.stop()
         self._local.stop()
