@@ -1,9 +1,6 @@
 """The program of DMPO, launched: it ends by itself, leaves its numbers behind, goes on, and learns."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -89,18 +86,3 @@ def test_the_cartpole_of_dm_control_is_swung_up(tmp_path, seed):
         seed=seed,
     )
     assert reached(config, tmp_path, 3500) >= 700
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_example_runs(tmp_path):
-    example = Path(__file__).resolve().parents[2] / "examples" / "dmpo_pendulum.py"
-    output = subprocess.run(
-        [sys.executable, str(example), "1500"],
-        check=True,
-        timeout=280,
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TOPOLOGY_RUNS": str(tmp_path)},
-    ).stdout
-    assert "final evaluation after" in output

@@ -1,16 +1,12 @@
 """The program of IMPALA, launched: it learns, reports its policy lag, ends by itself, and goes on where it ended."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import topology as lp
 from topology.agents.impala.program import PRELOAD, IMPALAConfig, impala
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "impala_catch.py"
 SMALL = {
     "num_actors": 2,
     "environments_per_actor": 1,
@@ -75,18 +71,3 @@ def test_the_bar_is_met_as_processes(tmp_path, environment, episodes, bar, seed)
     assert all(0 < row["policy_lag_mean"] <= row["policy_lag_max"] for row in rows)
     actor = read(tmp_path, "actor-1")[-1]
     assert {"episode_return", "actor_steps", "steps_per_second", "weights_version", "weights_age_s"} <= set(actor)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_example_ends_and_has_learned(tmp_path):
-    output = subprocess.run(
-        [sys.executable, str(EXAMPLE)],
-        check=True,
-        timeout=280,
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TOPOLOGY_RUNS": str(tmp_path)},
-    ).stdout
-    assert "policy lag: " in output
-    assert "over 100 episodes" in output
