@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -44,9 +44,9 @@ PRELOAD = (
 ConfigT = TypeVar("ConfigT", bound=AgentConfig)
 
 
-def restarts_of(program: lp.Program, config: AgentConfig) -> dict[str, int]:
+def restarts_of(build: Callable[[ConfigT], lp.Program], config: ConfigT) -> dict[str, int]:
     """What a launcher is told in `restarts`: by group, how often each of its nodes may fail and be started again."""
-    return dict.fromkeys(program.groups, config.max_restarts) if config.max_restarts else {}
+    return dict.fromkeys(build(config).groups, config.max_restarts) if config.max_restarts else {}
 
 
 class DistributedAgent(abc.ABC, Generic[ConfigT]):

@@ -41,7 +41,7 @@ def dmpo(config: DMPOConfig) -> Program:
 
 def restarts(config: DMPOConfig) -> dict[str, int]:
     """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
-    return restarts_of(dmpo(config), config)
+    return restarts_of(dmpo, config)
 
 
 @final

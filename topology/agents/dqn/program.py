@@ -36,7 +36,7 @@ def dqn(config: DQNConfig) -> Program:
 
 def restarts(config: DQNConfig) -> dict[str, int]:
     """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
-    return restarts_of(dqn(config), config)
+    return restarts_of(dqn, config)
 
 
 @final

@@ -35,7 +35,7 @@ def impala(config: IMPALAConfig) -> Program:
 
 def restarts(config: IMPALAConfig) -> dict[str, int]:
     """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
-    return restarts_of(impala(config), config)
+    return restarts_of(impala, config)
 
 
 @final

@@ -40,7 +40,7 @@ def madqn(config: MADQNConfig) -> Program:
 
 def restarts(config: MADQNConfig) -> dict[str, int]:
     """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
-    return restarts_of(madqn(config), config)
+    return restarts_of(madqn, config)
 
 
 @final

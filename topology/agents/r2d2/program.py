@@ -38,7 +38,7 @@ def r2d2(config: R2D2Config) -> Program:
 
 def restarts(config: R2D2Config) -> dict[str, int]:
     """For `lp.launch(..., restarts=...)`: see `max_restarts`. The command `topology launch` asks it by itself."""
-    return restarts_of(r2d2(config), config)
+    return restarts_of(r2d2, config)
 
 
 @final
