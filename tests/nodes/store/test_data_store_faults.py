@@ -104,6 +104,38 @@ def test_a_copy_that_goes_back_does_not_matter(tmp_path: Path) -> None:
     assert store.newest() == 5
 
 
+@pytest.mark.parametrize("left", [None, b"", b"4", b"hello\nworld"])
+def test_a_copy_that_is_gone_or_half_written_is_made_anew(tmp_path: Path, left: bytes | None) -> None:
+    store = open_data_store(str(tmp_path))
+    for _ in range(record_chain.KEPT + 10):
+        store.announce_ready()
+    store.save(WEIGHTS)
+    copy = tmp_path / "record"
+    if left is None:
+        copy.unlink()
+    else:
+        copy.write_bytes(left)
+    again = open_data_store(str(tmp_path))
+    assert again.newest() == 0
+    np.testing.assert_array_equal(again.load().arrays["w"], WEIGHTS["w"])
+    assert (again.save(WEIGHTS), store.save(WEIGHTS)) == (1, 2)
+    assert copy.read_bytes().startswith(b"%d\n" % (record_chain.KEPT + 13))
+
+
+def test_what_others_left_in_its_folders_does_not_matter(tmp_path: Path) -> None:
+    open_data_store(str(tmp_path)).save(WEIGHTS)
+    for folder in ("policies", "records"):
+        (tmp_path / folder / "a folder").mkdir()
+        (tmp_path / folder / "notes.txt").write_text("mine")
+        (tmp_path / folder / "000000000009.12ab.unfinished").write_bytes(b"half of it")
+    (tmp_path / "record.34cd.unfinished").write_bytes(b"half of it")
+    store = open_data_store(str(tmp_path))
+    with store.lease("trainer", 60.0) as lease:
+        assert store.save(WEIGHTS, lease=lease) == 1
+    assert not list(tmp_path.rglob("*.unfinished"))
+    assert len(list((tmp_path / "policies").iterdir())) == 3, "two policies, and the folder"
+
+
 def test_a_writer_that_is_far_behind_does_not_take_a_file_that_was_removed_for_the_next(tmp_path: Path) -> None:
     store = open_data_store(str(tmp_path))
     for _ in range(record_chain.KEPT + 5):

@@ -135,8 +135,7 @@ class DirectoryMedium(Medium, Files):
                 child.unlink(missing_ok=True)
             for child in (self._root / RECORDS).glob(f"*{_ASIDE}"):
                 child.unlink(missing_ok=True)
-            folder = self._root / _POLICIES
-            return [child.name for child in folder.iterdir()] if folder.is_dir() else []
+            return self.list_files(_POLICIES)
 
     # --- files --------------------------------------------------------------------------------------------------------
 
@@ -161,6 +160,11 @@ class DirectoryMedium(Medium, Files):
     def remove_file(self, name: str) -> None:
         with self._explained("cleaned up"):
             (self._root / name).unlink(missing_ok=True)
+
+    def list_files(self, folder: str) -> list[str]:
+        with self._explained("read"):
+            place = self._root / folder
+            return [child.name for child in place.iterdir() if child.is_file()] if place.is_dir() else []
 
     def _read(self, name: str) -> bytearray | None:
         with self._explained("read"):

@@ -158,11 +158,7 @@ class ObjectMedium(Medium, Files):
             self.remove_file(f"{_POLICIES}/{name}")
 
     def leftovers(self) -> list[str]:
-        with self._place("listed") as (fs, root):
-            try:
-                return [str(path).rpartition("/")[2] for path in fs.ls(f"{root}/{_POLICIES}", detail=False)]
-            except FileNotFoundError:
-                return []
+        return self.list_files(_POLICIES)
 
     # --- objects ------------------------------------------------------------------------------------------------------
 
@@ -197,6 +193,13 @@ class ObjectMedium(Medium, Files):
                 fs.pipe_file(f"{root}/{name}", data)
             except FileNotFoundError as error:
                 raise self._no_bucket() from error
+
+    def list_files(self, folder: str) -> list[str]:
+        with self._place("listed") as (fs, root):
+            try:
+                return [str(path).rpartition("/")[2] for path in fs.ls(f"{root}/{folder}", detail=False)]
+            except FileNotFoundError:
+                return []
 
     def remove_file(self, name: str) -> None:
         with self._place("cleaned up") as (fs, root), contextlib.suppress(FileNotFoundError):

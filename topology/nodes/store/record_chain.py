@@ -5,8 +5,9 @@
     record                   a copy of the newest, written over: where readers look first
 
 Making the file is the moment of truth. A writer that dies between it and the copy has published: readers look from the
-copy onwards for later files. Old files are removed, the newest `KEPT` stay, so that nobody makes the file of a
-revision that is long past and takes it for the next one.
+copy onwards for later files. Where the copy is missing or damaged, the latest file counts, and the next writer makes
+the copy anew. Old files are removed, the newest `KEPT` stay, so that nobody makes the file of a revision that is long
+past and takes it for the next one.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class Files(abc.ABC):
     def remove_file(self, name: str) -> None:
         """Removes it, if it is there."""
 
+    @abc.abstractmethod
+    def list_files(self, folder: str) -> list[str]:
+        """Names of the files in a folder, without it; in any order."""
+
 
 @final
 class Chain:
@@ -58,7 +63,7 @@ class Chain:
 
     def read(self) -> bytes | None:
         """The newest record; None when there is none."""
-        revision, record = self._copy()
+        revision, record = self._copy() or self._latest()
         while (later := self._files.read_file(_name(revision + 1))) is not None:
             revision, record = revision + 1, later
         return record
@@ -67,25 +72,40 @@ class Chain:
         """Makes `record` the one of `revision`, unless another is."""
         if not self._files.make_file(_name(revision), record):
             return False
-        copied, _ = self._copy()
-        if copied >= revision + KEPT // 2:
+        copy = self._copy()
+        newest, _ = copy or self._latest()
+        if newest >= revision + KEPT // 2:
             # Ours is of the past: the file that was there had been removed. Nobody reads what is behind the copy.
             self._files.remove_file(_name(revision))
             return False
-        if copied < revision:
+        if copy is None or copy[0] < revision:
             self._files.write_file(COPY, b"%d\n" % revision + record)
         if revision > KEPT:
             self._files.remove_file(_name(revision - KEPT))
         return True
 
-    def _copy(self) -> tuple[int, bytes | None]:
-        data = self._files.read_file(COPY)
-        if data is None:
-            return 0, None
-        number, newline, record = data.partition(b"\n")
-        if not newline or not number.isdigit():
+    def _copy(self) -> tuple[int, bytes] | None:
+        """Its revision and record; None where it is missing or damaged."""
+        number, newline, record = (self._files.read_file(COPY) or b"").partition(b"\n")
+        return (int(number), record) if newline and number.isdigit() else None
+
+    def _latest(self) -> tuple[int, bytes | None]:
+        """The latest of the files; 0 and None where there is none.
+
+        Raises:
+            StoreDataError: there is none, and a copy that is not one.
+        """
+        numbers = sorted((int(name) for name in self._files.list_files(RECORDS) if _is_number(name)), reverse=True)
+        for number in numbers:
+            if (record := self._files.read_file(_name(number))) is not None:  # not removed meanwhile
+                return number, record
+        if data := self._files.read_file(COPY):
             raise StoreDataError(f"the file {COPY!r} of a data store begins with {data[:40]!r}, not with a number")
-        return int(number), record
+        return 0, None
+
+
+def _is_number(name: str) -> bool:
+    return len(name) == _DIGITS and name.isdigit()
 
 
 def _name(revision: int) -> str:
