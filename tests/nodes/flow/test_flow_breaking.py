@@ -27,6 +27,7 @@ from topology.nodes.flow import (
     ParallelRollouts,
     Plan,
     PlanClosed,
+    PlanRunner,
     Queue,
     Replay,
     ReplayBuffer,
@@ -533,3 +534,56 @@ def test_many_workers_in_one_process(new_workers):
         assert batch["obs"].tolist() == [float(version)] * 100
     some = ParallelRollouts(workers, mode="async", num_async=2).zip_with_source_actor()
     assert len({actor for actor, _ in within(60, some.take, 500)}) > 25
+
+
+# --- what policies and samplers may do without ----------------------------------------------------------------------
+
+
+class Bare:
+    def get_weights(self):
+        return 0.0
+
+    def set_weights(self, weights):
+        pass
+
+    def learn_on_batch(self, batch):
+        return {}
+
+    def sample(self):
+        return SampleBatch(obs=np.zeros(3))
+
+
+def test_policies_and_samplers_have_what_their_plan_needs():
+    workers = WorkerSet(RolloutWorker(Bare()), [RolloutWorker(Bare(), Bare())])
+    with Plan(lambda workers, config: ParallelRollouts(workers).for_each(TrainOneStep(workers))).build(workers) as plan:
+        plan.train()
+        workers.foreach_worker("recover")
+    with pytest.raises(
+        TypeError, match="of a RolloutWorker, int, has no method get_weights and set"
+    ):
+        RolloutWorker(3)
+    with pytest.raises(TypeError, match="sampler of a RolloutWorker, Queue, has no method sample"):
+        RolloutWorker(Bare(), Queue())
+
+
+def test_states_need_policies_that_give_them(tmp_path):
+    context = NodeContext(label="plan", index=0, launch_type="test_mt", run_directory=tmp_path)
+    with bind_context(context), pytest.raises(TypeError, match="Bare, has no method get_state and set_state"):
+        PlanRunner(Plan(queue_plan), lambda: RolloutWorker(Bare()), checkpoint_period_s=1.0)
+
+
+def test_an_error_of_the_end_does_not_hide_the_one_before():
+    def fail(batch):
+        raise ArithmeticError("the first")
+
+    class Breaking(Bare):
+        def close(self):
+            raise OSError("the last")
+
+    runner = PlanRunner(
+        Plan(lambda workers, config: ParallelRollouts(workers).for_each(fail)),
+        lambda: RolloutWorker(Bare(), Breaking()),
+    )
+    with pytest.raises(ArithmeticError, match="the first") as caught:
+        runner.run()
+    assert "OSError: the last" in caught.value.__notes__[-1]

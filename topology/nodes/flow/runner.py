@@ -44,6 +44,7 @@ class PlanRunner:
 
     Raises:
         ValueError: a period that is not above 0, or of a run that keeps no run directory.
+        TypeError: states are to be kept, and a policy gives none.
     """
 
     def __init__(
@@ -71,6 +72,8 @@ class PlanRunner:
             replay_actors=_named(replay_actors, "replay"),
             failures=failures,
         )
+        if self._files is not None:
+            _check_saves(self.workers.local_worker())
         self._report = report
         self._is_done = is_done
         self._running: RunningPlan | None = None
@@ -97,7 +100,17 @@ class PlanRunner:
             error = caught
             raise
         finally:
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        """Ends workers that are here, and tells the error to whoever waits for a result."""
+        try:
             self.workers.stop()
+        except Exception as caught:
+            if isinstance(error, ProgramStopped):
+                raise
+            error.add_note(f"then the end of the local worker's environments raised {type(caught).__name__}: {caught}")
+        finally:
             for client in self._clients:
                 client.close()
             for future in self._take_waiting():
@@ -169,6 +182,16 @@ class PlanRunner:
     def get_weights(self) -> tuple[dict[str, Any], int]:
         """The learner's weights by policy id, and the updates that made them."""
         return self.workers.local_worker().versioned_weights()
+
+
+def _check_saves(worker: RolloutWorker) -> None:
+    for name, policy in worker.policy_map.items():
+        missing = [method for method in ("get_state", "set_state") if not hasattr(policy, method)]
+        if missing:
+            raise TypeError(
+                f"checkpoint_period_s is given, but policy {name!r}, {type(policy).__name__}, has no method "
+                f"{' and '.join(missing)}"
+            )
 
 
 def _named(clients: Sequence[Client], label: str) -> list[Actor]:

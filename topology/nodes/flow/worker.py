@@ -25,7 +25,11 @@ class Episode(NamedTuple):
 
 
 class Policy(Protocol):
-    """What a rollout worker learns with. Weights and gradients are whatever the policy understands, and picklable."""
+    """What a rollout worker learns with. Weights and gradients are whatever the policy understands, and picklable.
+
+    Every policy has `get_weights` and `set_weights`; of the others those that its plan calls. One that does not care
+    how far the run is may do without `on_global_vars_update`.
+    """
 
     def get_weights(self) -> Any:
         """The weights, as a value: later updates do not change it."""
@@ -56,7 +60,7 @@ class Policy(Protocol):
 
 
 class Sampler(Protocol):
-    """What a rollout worker plays with."""
+    """What a rollout worker plays with. Every sampler has `sample`; it may do without the others."""
 
     def sample(self) -> Batch:
         """A fragment of experience with the policies' weights of now; goes on where the last one ended."""
@@ -81,6 +85,7 @@ class RolloutWorker(ParallelIteratorWorker):
         policies_to_train: ids of those that learn; None for all.
 
     Raises:
+        TypeError: a policy or the sampler lacks what every one has.
         ValueError: `policies_to_train` has an id that is none of a policy.
     """
 
@@ -100,6 +105,10 @@ class RolloutWorker(ParallelIteratorWorker):
         unknown = [name for name in self.policies_to_train if name not in self.policy_map]
         if unknown:
             raise ValueError(f"policies_to_train={policies_to_train}: this worker has {sorted(self.policy_map)}")
+        for name, policy in self.policy_map.items():
+            _check_methods(f"policy {name!r}", policy, "get_weights", "set_weights")
+        if sampler is not None:
+            _check_methods("sampler", sampler, "sample")
         self.weights_version = 0
         self.global_vars: dict[str, Any] = {"timestep": 0}
         self._lock = threading.RLock()
@@ -128,18 +137,16 @@ class RolloutWorker(ParallelIteratorWorker):
         return batch, batch.env_steps()
 
     def drain_notes(self) -> tuple[Any, ...]:
-        return tuple(self.sampler.drain_episodes()) if self.sampler is not None else ()
+        return tuple(_call_if_there(self.sampler, "drain_episodes") or ())
 
     def recover(self) -> None:
-        if self.sampler is not None:
-            with self._lock:
-                self.sampler.recover()
+        with self._lock:
+            _call_if_there(self.sampler, "recover")
 
     def stop(self) -> None:
         """Ends the environments, after the fragment that is being played."""
-        if self.sampler is not None:
-            with self._lock:
-                self.sampler.close()
+        with self._lock:
+            _call_if_there(self.sampler, "close")
 
     # --- weights -----------------------------------------------------------------------------------------------------
 
@@ -174,7 +181,7 @@ class RolloutWorker(ParallelIteratorWorker):
         with self._lock:
             self.global_vars = dict(global_vars)
             for policy in self.policy_map.values():
-                policy.on_global_vars_update(global_vars)
+                _call_if_there(policy, "on_global_vars_update", global_vars)
 
     def get_global_vars(self) -> dict[str, Any]:
         """What `set_global_vars` was last told."""
@@ -249,6 +256,17 @@ class RolloutWorker(ParallelIteratorWorker):
                 self.policy_map[name].set_state(value)
             self.weights_version = state["weights_version"]
             self.set_global_vars(state["global_vars"])
+
+
+def _check_methods(what: str, value: object, *names: str) -> None:
+    missing = [name for name in names if not callable(getattr(value, name, None))]
+    if missing:
+        raise TypeError(f"the {what} of a RolloutWorker, {type(value).__name__}, has no method {' and '.join(missing)}")
+
+
+def _call_if_there(value: object, name: str, *args: Any) -> Any:
+    method = getattr(value, name, None)
+    return None if method is None else method(*args)
 
 
 def by_policy_id(gradients: Any, policies: Mapping[str, Any]) -> bool:
