@@ -98,6 +98,12 @@ def test_what_no_machine_could_hold_is_refused():
         ReplayConfig(max_replay_size=10**12)
 
 
+def test_a_run_that_would_end_before_the_first_update_is_refused():
+    with pytest.raises(ProgramError, match="max_actor_steps=999 is below min_replay_size=1000: .* before the first"):
+        ReplayConfig(max_actor_steps=999)
+    assert ReplayConfig(max_actor_steps=1000).max_actor_steps == 1000
+
+
 def test_seeds_restarts_and_evaluators_are_not_negative():
     assert "seed=-1: at least 0" in faults(seed=-1)
     assert "max_restarts=-1: at least 0" in faults(max_restarts=-1)

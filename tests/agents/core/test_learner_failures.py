@@ -34,21 +34,25 @@ class Batches:
         pass
 
 
-def fail(rows, observations):
+def make_learner(rows, observations):
     def update(state, data, probabilities):
         return State(state.steps + 1), UpdateOutput({"loss": jnp.asarray([1.0, math.nan])}, jnp.full(3, math.nan))
 
-    learner = Learner(
+    return Learner(
         state=State(0),
         update=update,
         updates_per_call=2,
         variables={},
         replay=Batches(observations),
-        example=None,
+        example=observations,
         counts=ChildCounter(Counter(), "learner", max_delay_s=0),
         metrics=rows,
         stop=StopToken(),
     )
+
+
+def fail(rows, observations):
+    learner = make_learner(rows, observations)
     with pytest.raises(FloatingPointError) as error:
         learner.step()
     return str(error.value)
@@ -63,3 +67,10 @@ def test_the_environment_is_to_blame_where_what_was_seen_is_not_finite(rows):
     observations = np.zeros((3, 2), np.float32)
     observations[1] = math.inf
     assert "not finite (o_tm1 of 1, o_t of 1): see to it in the environment" in fail(rows, observations)
+
+
+def test_a_program_that_ends_before_the_first_update_says_so(rows, caplog):
+    learner = make_learner(rows, np.zeros((3, 2), np.float32))
+    learner._stop.set()
+    learner.run()
+    assert "the program ended before the first update" in caplog.text

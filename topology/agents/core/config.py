@@ -248,6 +248,11 @@ class ReplayConfig(AgentConfig):
                 f"min_replay_size={self.min_replay_size} is above max_replay_size={self.max_replay_size}: the learner "
                 "would wait for ever"
             )
+        if self.max_actor_steps is not None and 1 <= self.max_actor_steps < self.min_replay_size:
+            yield (  # an item begins with a step of its own, whatever it is
+                f"max_actor_steps={self.max_actor_steps} is below min_replay_size={self.min_replay_size}: the program "
+                "would end before the first update"
+            )
         if self.samples_per_insert is not None and self.samples_per_insert <= 0:
             yield f"samples_per_insert={self.samples_per_insert}: above 0, or None to let both sides run freely"
         yield from self.negative("samples_per_insert_tolerance")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
 
 __all__ = ["Learner", "LearnerState", "Learning", "UpdateOutput", "zeros_like_spec"]
+
+_logger = logging.getLogger(__name__)
 
 _REMEDY = "lower learning_rate or max_gradient_norm"
 
@@ -223,6 +226,11 @@ class Learner(Generic[StateT]):
             with until_stopped(self._stop):
                 self._learn()
             self.save()
+            if not self._steps:
+                _logger.warning(
+                    "the program ended before the first update: there were too few items in the table for one. Make "
+                    "more steps, or let it begin with fewer items"
+                )
         finally:
             self.close()
 

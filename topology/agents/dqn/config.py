@@ -76,8 +76,3 @@ class DQNConfig(ReplayConfig):
         if self.max_abs_reward is not None and self.max_abs_reward <= 0:
             yield f"max_abs_reward={self.max_abs_reward}: above 0, or None to leave rewards as they are"
         yield from self.one_below_one("hidden_sizes")
-        if self.max_actor_steps is not None and 1 <= self.max_actor_steps < self.min_replay_size:
-            yield (
-                f"max_actor_steps={self.max_actor_steps} is below min_replay_size={self.min_replay_size}: the program "
-                "would end before the first update"
-            )
