@@ -9,7 +9,7 @@ import pytest
 
 import topology as lp
 from topology.agents.scaleout.config import ScaleOutDQNConfig, ScaleOutPPOConfig, Synchronization
-from topology.agents.scaleout.program import ScaleOutAgent, ppo, scaleout_dqn
+from topology.agents.scaleout.program import ScaleOutAgent, ScaleOutAgentConfig, ppo, scaleout, scaleout_dqn
 from topology.agents.scaleout.stores import open_memory, open_policies, run_name
 from topology.environments.catch import Catch
 from topology.errors import ProgramError
@@ -104,6 +104,29 @@ def test_dqn_in_sync(tmp_path):
     settings = SMALL_DQN | {"checkpoint_save_secs": None, "num_steps": 32, "max_steps": 320}
     run(scaleout_dqn(ScaleOutDQNConfig(**settings, synchronization=Synchronization.SYNC)), tmp_path)
     assert rows(tmp_path, "trainer-0")[-1]["policy"] == 10
+
+
+@pytest.mark.parametrize("synchronization", ["sync", "async"])
+def test_impala_learns_over_stores_either_way(tmp_path, synchronization):
+    small = ("batch_size=4", "hidden_sizes=8", "sequence_length=6")
+    rounds = {"num_episodes": 6} if synchronization == "sync" else {"checkpoint_save_secs": 0.1}
+    config = ScaleOutAgentConfig(
+        agent="impala",
+        agent_settings=small,
+        synchronization=synchronization,
+        max_steps=432,
+        evaluation_episodes=2,
+        final_evaluation_episodes=4,
+        **rounds,
+    )
+    run(scaleout(config), tmp_path)
+    found = rows(tmp_path, "trainer-0")
+    assert found[-1]["actor_steps"] >= 432
+    assert found[-1]["learner_steps"] >= 8, "also when much of it came at once"
+    if synchronization == "sync":
+        assert (found[-1]["policy"], found[-1]["actor_steps"]) == (8, 432)  # an episode of catch has 9 steps
+        assert found[-1]["dropped_other_policy"] == 0
+    assert rows(tmp_path, "evaluator-0")[-1]["evaluator_final"] == 1
 
 
 def test_the_run_ends_when_the_target_is_reached(tmp_path):

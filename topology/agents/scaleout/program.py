@@ -143,7 +143,8 @@ class ScaleOutAgent(Generic[ConfigT]):
         from topology.agents.scaleout.saving import PolicySaver
         from topology.agents.scaleout.stores import open_memory, open_policies, run_name
         from topology.agents.scaleout.trainer import Reporter, Trainer
-        from topology.agents.scaleout.training import AsyncTraining, SyncTraining, Training
+        from topology.agents.scaleout.training import AsyncTraining, SyncTraining
+        from topology.agents.scaleout.training_base import Training
         from topology.nodes.store.rounds import RoundLedger, RoundService
 
         context, config = get_context(), self._config

@@ -9,7 +9,7 @@ from topology.agents.core.metrics import Averages, RowWriter
 from topology.agents.core.stopping import until_stopped
 from topology.agents.scaleout.algorithm import ExperienceLearner
 from topology.agents.scaleout.intake import Reception
-from topology.agents.scaleout.training import Outcome, Training
+from topology.agents.scaleout.training_base import Outcome, Training
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
 from topology.nodes.store.rounds import Claim, RoundService
@@ -150,6 +150,8 @@ class Trainer:
                 while not (self._over() or self._stop.is_set()):
                     self._reporter.step(training.step(_STEP_S), training, learner)
             with until_stopped(self._stop):  # also when the program was stopped: it may be gone on with
+                if self._has_enough() and not self._stop.is_set():
+                    training.learn_rest()
                 training.end()
             self._reporter.write(training, learner)
             if reason := self._over():
@@ -168,6 +170,9 @@ class Trainer:
         """Why the training is over; "" while it is not."""
         if self._reason:
             return self._reason
-        if self._max_steps is not None and self._learner.steps >= self._max_steps:
+        if self._has_enough():
             return f"{self._learner.steps} of {self._max_steps} actor steps are trained on"
         return ""
+
+    def _has_enough(self) -> bool:
+        return self._max_steps is not None and self._learner.steps >= self._max_steps

@@ -10,106 +10,19 @@ a policy has been saved that knows it.
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, final
+from collections.abc import Callable
+from typing import Any, final
 
 from topology.agents.scaleout.intake import Intake, Reception
-from topology.agents.scaleout.saving import PolicySaver
-from topology.clock import SYSTEM_CLOCK, Clock
-from topology.errors import StoreDeadlineExceeded, StoreFull
+from topology.agents.scaleout.training_base import Outcome, Training
+from topology.errors import StoreFull
 from topology.nodes.store.experience import Experience
-from topology.nodes.store.memory import MemoryBackend
 from topology.nodes.store.rounds import RoundService, Verdict
 
-__all__ = ["AsyncTraining", "SyncTraining", "Taught", "Training"]
+__all__ = ["AsyncTraining", "SyncTraining"]
 
 _NEVER_S = 1e9
 _TAKEN_STEPS = 256
-
-
-class Taught(Protocol):
-    """What is trained: see `ExperienceLearner`."""
-
-    def take(self, experiences: Sequence[Experience]) -> None:
-        """Takes experience, in this order."""
-
-    @property
-    def wants_more(self) -> bool:
-        """Whether to take more before the next `learn`."""
-
-    def learn(self) -> dict[str, float] | None:
-        """Does a piece of what is due; None when nothing is."""
-
-
-class Outcome(NamedTuple):
-    """What a step of the training did.
-
-    Attributes:
-        learned: what the learner told of its last piece of work; None when it had nothing to do.
-        saved: whether a policy was saved.
-        waited_s: seconds spent without experience.
-    """
-
-    learned: dict[str, float] | None
-    saved: bool
-    waited_s: float
-
-
-class Training(abc.ABC):
-    """One way of keeping trainer and workers in step. For one thread.
-
-    Args:
-        memory: where experience comes from; this is its one reader.
-        saver: where policies go.
-        learner: what is trained.
-        clock: of the waiting.
-    """
-
-    def __init__(
-        self, *, memory: MemoryBackend, saver: PolicySaver, learner: Taught, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        self.memory = memory
-        self.saver = saver
-        self.learner = learner
-        self.clock = clock
-
-    @abc.abstractmethod
-    def begin(self) -> None:
-        """Takes up what was saved last, and what was delivered and not acknowledged. Call it once, first."""
-
-    @abc.abstractmethod
-    def step(self, timeout_s: float) -> Outcome:
-        """Does what there is to do; waits at most `timeout_s` seconds if that is nothing."""
-
-    @abc.abstractmethod
-    def end(self) -> None:
-        """Saves what is not saved yet."""
-
-    def discard(self) -> None:
-        """Drops what is there, when nothing more is to be learned: so writers that wait for room hear of the end."""
-        if experiences := self.memory.fetch_available():
-            self.memory.acknowledge(experiences)
-
-    def close(self) -> None:
-        """Closes memory backend and data store. Idempotent."""
-        self.memory.close()
-        self.saver.close()
-
-    @abc.abstractmethod
-    def counts(self) -> dict[str, float]:
-        """What was dropped, and the like, by name; for the metrics."""
-
-    def wait_for_experience(self, timeout_s: float) -> list[Experience]:
-        """What is there, or what comes first; [] when nothing comes in time.
-
-        Raises:
-            StoreFull: writers wait for room that only this reader could make, and it needs what they have.
-        """
-        try:
-            return self.memory.fetch(num_steps=1, timeout_s=timeout_s)
-        except StoreDeadlineExceeded:
-            return []
 
 
 @final
@@ -179,6 +92,9 @@ class SyncTraining(Training):
                 f"{stats.writers_blocked} workers wait for room in the memory backend, and what fills it is this "
                 "round's, which is not whole without theirs: raise memory_max_steps, or lower num_steps or num_episodes"
             )
+
+    def learn_rest(self) -> None:
+        """Nothing: every round was learned from as a whole."""
 
     def end(self) -> None:
         """Nothing: every round ended with a policy."""
@@ -288,6 +204,10 @@ class AsyncTraining(Training):
     def _note_saved(self) -> None:
         self._saved_s = self.clock.monotonic()
         self._intake.saved(self.saver.number, self._saved_s)
+
+    def learn_rest(self) -> None:
+        while self.learner.learn() is not None:
+            self._learned = True
 
     def end(self) -> None:
         if self._unsaved or self._learned:
