@@ -99,7 +99,7 @@ def test_what_no_machine_could_hold_is_refused():
 
 
 def test_a_run_that_would_end_before_the_first_update_is_refused():
-    with pytest.raises(ProgramError, match="max_actor_steps=999 is below min_replay_size=1000: .* before the first"):
+    with pytest.raises(ProgramError, match=r"max_actor_steps=999 is below min_replay_size=1000: .* before the first"):
         ReplayConfig(max_actor_steps=999)
     assert ReplayConfig(max_actor_steps=1000).max_actor_steps == 1000
 
