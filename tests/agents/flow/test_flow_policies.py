@@ -19,6 +19,7 @@ from topology.environments import make_environment
 from topology.environments.specs import make_environment_spec
 from topology.errors import ProgramError
 from topology.nodes.flow import RolloutWorker, SampleBatch, WorkerSet
+from topology.nodes.flow.checkpoints import StateFiles
 from topology.nodes.flow.sgd import learn
 
 SMALL = {"hidden_sizes": (8,), "environments_per_actor": 2, "fragment_length": 12, "environment": "catch"}
@@ -150,6 +151,34 @@ def test_passes_over_minibatches_learn(ppo):
     assert not equal(ppo.get_state()["leaves"], state["leaves"])
     assert workers.local_worker().weights_version == 1
     ppo.set_state(state)
+
+
+@pytest.mark.parametrize("kind", ["ppo", "dqn"])
+def test_a_state_on_disk_is_the_whole_policy(request, tmp_path, kind):
+    """The same actions, the same next update, and the same draws of random numbers."""
+    policy = request.getfixturevalue(kind)
+    config, make = (PPOConfig, make_actor_critic) if kind == "ppo" else (DQNConfig, make_q_policy)
+    batch = (
+        sampler_of(policy).sample()
+        if kind == "ppo"
+        else TransitionSampler(policy, environments, 12, n_step=3, discount=0.9).sample()
+    )
+    policy.learn_on_batch(batch)
+    other = make(config(**SMALL), spec(), seed=0, **({"exploration": 1.0} if kind == "dqn" else {}))
+    files = StateFiles(tmp_path)
+    files.save(policy.get_state())
+    other.set_state(files.newest())
+    assert equal(other.get_state()["leaves"], policy.get_state()["leaves"], 0.0)
+    observations = np.stack([environment.reset().observation for environment in environments(4)])
+    for greedy in (False, True):
+        mine, its = (each.act(observations, greedy=greedy).action for each in (policy, other))
+        assert mine.tolist() == its.tolist()
+    for each in (policy, other):
+        each.learn_on_batch(batch)
+    assert equal(other.get_state()["leaves"], policy.get_state()["leaves"], 0.0)
+    wrong = make(config(**SMALL | {"hidden_sizes": (9,)}), spec(), seed=0)
+    with pytest.raises(ProgramError, match="does not fit this program"):
+        wrong.set_state(files.newest())
 
 
 def test_weights_make_the_policy(ppo):

@@ -1,12 +1,19 @@
 """The programs of PPO, A2C, IMPALA and DQN as plans: their graphs, quick runs, and what they learn."""
 
+import contextlib
+import dataclasses
 import json
+import subprocess
+import sys
 
+import psutil
 import pytest
 
 import topology as lp
 from topology.agents.flow.config import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig
-from topology.agents.flow.program import PRELOAD, FlowIMPALA, flow_a2c, flow_dqn, flow_impala, flow_ppo
+from topology.agents.flow.program import PRELOAD, FlowIMPALA, flow_a2c, flow_dqn, flow_impala, flow_ppo, restarts
+from topology.clock import SYSTEM_CLOCK, Deadline
+from topology.errors import ProgramError
 
 SMALL = {
     "environment": "catch",
@@ -50,6 +57,77 @@ def test_quick_runs_as_threads(tmp_path, name):
     assert {"loss", "cur_lr", "episode_return", "progress", "healthy_workers"} <= set(rows[-1]) | {"loss"}
     assert rows[-1]["progress"] == 1.0
     assert rows[-1]["cur_lr"] < config.learning_rate or rows[-1]["learner_steps"] < 3  # it follows the steps
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", ["ppo", "impala with an aggregator", "dqn"])
+def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path, name):
+    build, config = QUICK[name]
+    config = dataclasses.replace(config, checkpoint_replay=True)
+    assert lp.launch(build(config), "test_mt", run_directory=tmp_path).wait(100)
+    first = rows_of(tmp_path)
+    longer = build(dataclasses.replace(config, max_actor_steps=800))
+    assert lp.launch(longer, "test_mt", run_directory=tmp_path).wait(100)
+    second = rows_of(tmp_path)[len(first) :]
+    for count in ("actor_steps", "learner_steps", "steps_trained"):
+        totals = [row[count] for row in (*first[:-1], *second[:-1])]
+        assert totals == sorted(totals), count  # also over the break
+    assert first[-1]["actor_steps"] < second[0]["actor_steps"] <= first[-1]["actor_steps"] + 80
+    assert second[-1]["actor_steps"] >= 800
+    if name == "dqn":  # the buffer was full enough from the first step on
+        assert second[0]["steps_trained"] > first[-2]["steps_trained"]
+    wrong = dataclasses.replace(config, hidden_sizes=(9,))
+    with pytest.raises(ProgramError, match="does not fit"):
+        lp.launch(build(wrong), "test_mt", run_directory=tmp_path).wait(100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_run_of_which_everything_was_killed_goes_on(tmp_path):
+    settings = ["hidden_sizes=16", "max_actor_steps=60000", "checkpoint_period_s=0.5", "final_evaluation_episodes=2"]
+    command = [
+        sys.executable,
+        "-m",
+        "launch.cli",
+        "launch",
+        "flow-ppo",
+        "-e",
+        "catch",
+        "--run-directory",
+        tmp_path / "run",
+    ]
+    command += [option for setting in settings for option in ("--set", setting)]
+    states = tmp_path / "run" / "checkpoints" / "plan" / "learner-0"
+    launcher = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = Deadline(100)
+    while not list(states.glob("00*")):
+        assert launcher.poll() is None
+        assert not deadline.expired
+        SYSTEM_CLOCK.sleep(0.05)  # files tell nobody that they are there
+    doomed = [*psutil.Process(launcher.pid).children(recursive=True), psutil.Process(launcher.pid)]
+    for process in doomed:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    launcher.wait(20)
+    psutil.wait_procs(doomed, timeout=20)
+    before = rows_of(tmp_path / "run")
+    subprocess.run([*command, "--resume"], check=True, timeout=150, stdout=subprocess.DEVNULL)
+    after = rows_of(tmp_path / "run")[len(before) :]
+    assert after[0]["learner_steps"] > 0
+    assert after[0]["actor_steps"] > 1_024  # more than a first round
+    assert after[-1]["evaluator_final"] == 1
+    assert after[-1]["actor_steps"] >= 60_000
+
+
+def test_how_often_nodes_may_be_started_again():
+    assert restarts(PPOConfig()) == {}
+    assert restarts(PPOConfig(max_restarts=2)) == {"actor": 2, "learner": 2}
+    assert restarts(DQNConfig(max_restarts=2, num_actors=0)) == {"learner": 2}
+    some = restarts(IMPALAConfig(max_restarts=2, num_aggregators=1, leave_out=True))
+    assert some["learner"] == 2
+    assert min(some["actor"], some["aggregator"]) > 100  # the plan leaves them out; their launcher must not mind
+    left_out = IMPALAConfig(num_aggregators=1, leave_out=True)
+    assert set(restarts(left_out)) <= set(flow_impala(left_out).groups)
 
 
 @pytest.mark.timeout(120)

@@ -46,6 +46,8 @@ from topology.nodes.flow import (
     from_items,
     from_iterators,
     from_range,
+    gather_experiences_directly,
+    gather_experiences_tree_aggregation,
     host,
 )
 from topology.nodes.flow.shards import Forever, ParallelIteratorWorker
@@ -167,11 +169,23 @@ def test_flows_that_were_not_joined_can_still_be(arguments):
         (lambda: TrainOneStep(None, num_sgd_iter=1.5), "num_sgd_iter must be"),
         (lambda: RolloutWorker({"a": None}, policies_to_train=["b"]), "policies_to_train"),
         (lambda: concat_samples([3]), "takes batches"),
+        (lambda: SampleBatch(obs=[1, 2], done=True), r"\['done'\] are single values"),
+        (lambda: WorkerSet(3), "is a RolloutWorker, got int"),
+        (lambda: WorkerSet(RolloutWorker({}), [3]), "a worker is"),
+        (lambda: Plan(3), "takes a function"),
+        (lambda: Plan(lambda workers, config: None).build(WorkerSet(RolloutWorker({}))), "returned NoneType"),
+        (lambda: Plan(lambda workers, config: from_range(3)).graph(), "gather what is a ParallelIterator"),
     ],
 )
 def test_sizes_that_make_no_sense(make, message):
     with pytest.raises((TypeError, ValueError), match=message):
         make()
+
+
+def test_settings_that_are_missing_are_named(new_workers):
+    for gather in (gather_experiences_directly, gather_experiences_tree_aggregation):
+        with pytest.raises(KeyError, match=r"the plan's config has no '(train_batch_size|num_aggregation_workers)'"):
+            gather(new_workers(2), {"num_workers": 2})
 
 
 def test_a_buffer_that_does_not_know_how_much_to_draw():
@@ -558,9 +572,7 @@ def test_policies_and_samplers_have_what_their_plan_needs():
     with Plan(lambda workers, config: ParallelRollouts(workers).for_each(TrainOneStep(workers))).build(workers) as plan:
         plan.train()
         workers.foreach_worker("recover")
-    with pytest.raises(
-        TypeError, match="of a RolloutWorker, int, has no method get_weights and set"
-    ):
+    with pytest.raises(TypeError, match="of a RolloutWorker, int, has no method get_weights and set"):
         RolloutWorker(3)
     with pytest.raises(TypeError, match="sampler of a RolloutWorker, Queue, has no method sample"):
         RolloutWorker(Bare(), Queue())

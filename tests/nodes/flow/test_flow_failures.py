@@ -87,8 +87,9 @@ def test_the_failure_is_raised_whole_by_default(one_breaks):
     workers = one_breaks(breaking(after=1, count=1))
     plan = train(workers)
     next(plan)
-    with pytest.raises(ZeroDivisionError, match="fragment 2"):
+    with pytest.raises(ZeroDivisionError, match="fragment 2") as caught:
         within(30, next, plan)
+    assert caught.value.__notes__[-1] == f"raised by {workers.crew.actors[0].name}"
     # The other worker's fragment is kept, and the plan goes on where it was.
     batch, _ = within(30, next, plan)
     assert batch.count == 200

@@ -11,7 +11,7 @@ from typing import Any, final
 
 from topology.nodes.flow.actors import Actor, Broadcasts, results_of
 from topology.nodes.flow.batch import Batch
-from topology.nodes.flow.checks import check_whole
+from topology.nodes.flow.checks import check_whole, setting
 from topology.nodes.flow.events import Waker
 from topology.nodes.flow.failures import Crew, WorkerFailures
 from topology.nodes.flow.inspection import inspecting
@@ -77,7 +77,7 @@ class Aggregation:
         `replay_proportion`.
         """
         return cls(
-            train_batch_size=config["train_batch_size"],
+            train_batch_size=setting(config, "train_batch_size"),
             num_async=config.get("max_sample_requests_in_flight_per_worker", 2),
             replay_slots=config.get("replay_buffer_num_slots", 0),
             replay_proportion=config.get("replay_proportion", 0.0),
@@ -104,7 +104,7 @@ def gather_experiences_tree_aggregation(workers: WorkerSet, config: Mapping[str,
     Raises:
         ValueError: more aggregators than workers, or none.
     """
-    count, players = config["num_aggregation_workers"], workers.remote_workers()
+    count, players = setting(config, "num_aggregation_workers"), workers.remote_workers()
     if not 1 <= count <= len(players):
         raise ValueError(f"num_aggregation_workers={count}: at least 1, and at most the {len(players)} remote workers")
     if count > len(players) / 2:

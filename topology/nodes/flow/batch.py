@@ -23,7 +23,7 @@ class SampleBatch(dict[str, npt.NDArray[Any]]):
         (3, 2)
 
     Raises:
-        ValueError: columns that differ in length.
+        ValueError: columns that differ in length, or have no rows at all.
     """
 
     OBS, NEXT_OBS, ACTIONS, REWARDS = "obs", "new_obs", "actions", "rewards"
@@ -34,6 +34,9 @@ class SampleBatch(dict[str, npt.NDArray[Any]]):
 
     def __init__(self, columns: Mapping[str, npt.ArrayLike] | None = None, /, **more: npt.ArrayLike) -> None:
         super().__init__({name: np.asarray(column) for name, column in {**(columns or {}), **more}.items()})
+        single = [name for name, column in self.items() if not column.ndim]
+        if single:
+            raise ValueError(f"a batch has columns of rows, but {single} are single values: give lists or arrays")
         lengths = {name: len(column) for name, column in self.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"the columns of a batch must be of one length, got {lengths}")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Mapping
 from typing import Any, SupportsIndex
 
-__all__ = ["check_callable", "check_seconds", "check_whole"]
+__all__ = ["check_callable", "check_seconds", "check_whole", "setting"]
 
 
 def check_whole(name: str, value: SupportsIndex, at_least: int) -> int:
@@ -32,6 +33,17 @@ def check_seconds(name: str, value: float | None) -> float | None:
     if value is not None and not (isinstance(value, int | float) and value >= 0):
         raise ValueError(f"{name} must be a number of seconds and at least 0, or None, got {value!r}")
     return value
+
+
+def setting(config: Mapping[str, Any], name: str) -> Any:
+    """A setting of a plan.
+
+    Raises:
+        KeyError: there is none of that name.
+    """
+    if name not in config:
+        raise KeyError(f"the plan's config has no {name!r}; it has {sorted(config)}")
+    return config[name]
 
 
 def check_callable(name: str, value: Any) -> Any:

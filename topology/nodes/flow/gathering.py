@@ -113,6 +113,7 @@ class Gather(Stage):
             crew.prepare(shard.actor)
             verdict = Verdict.RETRY
         else:
+            error.add_note(f"raised by {shard.actor.name}")
             verdict = crew.judge(shard.actor, error)
         if verdict is Verdict.RETRY:
             until = waker.clock.monotonic() + crew.failures.patience_s

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self, final
 
+from topology.nodes.flow.checks import check_callable
 from topology.nodes.flow.events import PlanClosed
 from topology.nodes.flow.inspection import Inert, inspection
 from topology.nodes.flow.local_iterator import LocalIterator
 from topology.nodes.flow.metric_ops import BodyFound, bodies_only
 from topology.nodes.flow.metrics import MetricsContext
+from topology.nodes.flow.naming import name_of_function
 from topology.nodes.flow.states import get_state, set_state
 from topology.nodes.flow.worker_set import WorkerSet
 
@@ -37,15 +39,28 @@ class Plan:
     execution_plan: ExecutionPlan
     config: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_callable("Plan()", self.execution_plan)
+
     def build(self, workers: WorkerSet) -> RunningPlan:
         """Builds it with these workers.
 
         Raises:
             PlanClosed: they were ended with an earlier plan.
+            TypeError: the plan's function gives something else than a `LocalIterator`.
         """
         if workers.stopped:
             raise PlanClosed("these workers were ended when an earlier plan was closed: make a new WorkerSet")
-        return RunningPlan(workers, self.execution_plan(workers, self.config))
+        return RunningPlan(workers, self._call(workers))
+
+    def _call(self, workers: WorkerSet) -> LocalIterator[Any]:
+        results = self.execution_plan(workers, self.config)
+        if not isinstance(results, LocalIterator):
+            raise TypeError(
+                f"{name_of_function(self.execution_plan)} returned {type(results).__name__}, not a LocalIterator: it is to "
+                "return the plan's results, such as StandardMetricsReporting gives; gather what is a ParallelIterator"
+            )
+        return results
 
     def body(self, workers: WorkerSet) -> LocalIterator[Any]:
         """The plan without its reports, to be a part of another one: what it gives `StandardMetricsReporting`.
@@ -101,7 +116,7 @@ class Plan:
             workers = WorkerSet(
                 local, actors("worker"), aggregators=actors("aggregator"), replay_actors=actors("replay")
             )
-            return self.execution_plan(workers, self.config)
+            return self._call(workers)
 
 
 @final

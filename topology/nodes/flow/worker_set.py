@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, final
 from topology.nodes.courier.client import Client
 from topology.nodes.flow.actors import Actor, Broadcasts, as_actors, host, results_of
 from topology.nodes.flow.failures import Crew, WorkerFailures
-from topology.nodes.flow.inspection import inspecting
+from topology.nodes.flow.inspection import Inert, inspecting
 from topology.nodes.flow.learner import learners_of
 from topology.nodes.flow.shards import ParallelIteratorWorker
 from topology.nodes.flow.worker import Episode, RolloutWorker
@@ -47,6 +47,9 @@ class WorkerSet:
         replay_actors: of `ReplayActor`s, for plans that ask for them.
         failures: what to do when a remote worker fails.
 
+    Raises:
+        TypeError: a worker is none.
+
     Attributes:
         stopped: whether `stop` was called: there is no way back.
     """
@@ -60,6 +63,8 @@ class WorkerSet:
         replay_actors: Sequence[AnyWorker] = (),
         failures: WorkerFailures | None = None,
     ) -> None:
+        if not isinstance(local_worker, RolloutWorker | Inert):
+            raise TypeError(f"the local worker of a plan is a RolloutWorker, got {type(local_worker).__name__}")
         self._local = local_worker
         self.crew = Crew(
             as_actors(remote_workers), failures=failures, prepare=self.bring_up_to_date, on_notes=self.take_notes
