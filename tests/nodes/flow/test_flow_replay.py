@@ -3,6 +3,7 @@
 import collections
 
 import numpy as np
+import psutil
 import pytest
 
 from topology.nodes.flow import (
@@ -144,6 +145,15 @@ def test_a_state_and_back(new_steps, new_buffer):
     copy.set_state(several.get_state())
     assert copy.replay().count == 4
     assert copy.stats() == several.stats() == {"sizes": {"default_policy": 8}, "num_added": 8}
+
+
+def test_a_buffer_that_the_machine_cannot_hold(new_steps, caplog):
+    total = psutil.virtual_memory().total
+    row = SampleBatch(obs=np.zeros((1, 1_000), np.uint8))
+    with pytest.raises(ValueError, match="make it smaller"):
+        new_steps(2 * total // 1_000).add_batch(row)
+    new_steps(total // 2_000).add_batch(row)
+    assert "GB of this machine" in caplog.text
 
 
 def test_an_empty_buffer_and_bad_sizes(new_steps):

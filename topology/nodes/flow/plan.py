@@ -57,8 +57,9 @@ class Plan:
         results = self.execution_plan(workers, self.config)
         if not isinstance(results, LocalIterator):
             raise TypeError(
-                f"{name_of_function(self.execution_plan)} returned {type(results).__name__}, not a LocalIterator: it is to "
-                "return the plan's results, such as StandardMetricsReporting gives; gather what is a ParallelIterator"
+                f"{name_of_function(self.execution_plan)} returned {type(results).__name__}, not a LocalIterator: it "
+                "is to return the plan's results, as StandardMetricsReporting gives them; gather what is a "
+                "ParallelIterator"
             )
         return results
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import weakref
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from topology.nodes.flow.batch import Batch, SampleBatch, check_batch
 from topology.nodes.flow.checks import check_whole
@@ -17,6 +19,8 @@ from topology.nodes.replay import Client, DefaultCheckpointer, Table, rate_limit
 from topology.nodes.replay.service import ReplayService
 
 __all__ = ["OURS", "ReplayBuffer", "SimpleReplayBuffer"]
+
+_logger = logging.getLogger(__name__)
 
 _TABLE = "experience"
 _MIN_PRIORITY = 1e-6
@@ -47,6 +51,7 @@ class ReplayBuffer:
                 f"a buffer holds at least one sequence, and exponents are at least 0: got size={size}, "
                 f"sequence_length={sequence_length}, alpha={alpha}, beta={beta}"
             )
+        self._size = size
         self._length = sequence_length
         self._beta = beta
         sampler = selectors.Prioritized(alpha) if alpha else selectors.Uniform()
@@ -73,13 +78,16 @@ class ReplayBuffer:
         """Keeps the steps of a batch, as copies. A column `weights` gives their priorities; else it is the largest yet.
 
         Raises:
-            ValueError: a batch of several policies, or one that is no multiple of the sequence length.
+            ValueError: a batch of several policies, or one that is no multiple of the sequence length; or so many such
+                steps would need more memory than the machine has.
         """
         rows = _only(batch)
         if rows.count % self._length:
             raise ValueError(f"a batch of {rows.count} steps is no multiple of sequence_length={self._length}")
         if not rows.count:
             return
+        if not self.num_added:
+            _check_memory(sum(column.nbytes for column in rows.values()) / rows.count * self._size, self._size)
         count = rows.count // self._length
         priorities = np.full(count, self._max_priority)
         if SampleBatch.WEIGHTS in rows:
@@ -152,6 +160,17 @@ OURS = (SampleBatch.WEIGHTS, SampleBatch.INDEXES)
 
 def _close(service: ReplayService) -> None:
     service.close()
+
+
+def _check_memory(needed: float, size: int) -> None:
+    total = psutil.virtual_memory().total
+    what = (
+        f"a replay buffer of {size} such steps takes {needed / 1e9:.3g} GB of the {total / 1e9:.3g} GB of this machine"
+    )
+    if needed > total:
+        raise ValueError(f"{what}: make it smaller")
+    if needed > total / 5:
+        _logger.warning("%s", what)
 
 
 def _only(batch: Batch) -> SampleBatch:
