@@ -5,6 +5,8 @@ from concurrent.futures import Future
 
 import pytest
 
+from topology.clock import Deadline
+from topology.errors import ConnectionBroken
 from topology.nodes.courier import Client, Server, bind_object
 from topology.nodes.flow import (
     AsyncGradients,
@@ -13,6 +15,7 @@ from topology.nodes.flow import (
     LocalReplayBuffer,
     ParallelRollouts,
     Replay,
+    ReplayActor,
     StandardMetricsReporting,
     StoreToReplayBuffer,
     TrainOneStep,
@@ -22,7 +25,7 @@ from topology.nodes.flow import (
     from_range,
 )
 from topology.nodes.flow.actors import Actor, results_of
-from topology.nodes.flow.shards import HOST_OPTIONS
+from topology.nodes.flow.shards import HOST_OPTIONS, release
 from topology.testing import within
 
 
@@ -317,8 +320,6 @@ def test_a_worker_that_does_not_come_back_is_left_out(places, latch):
 
 
 def test_a_worker_that_goes_away_is_an_error_by_default(places, latch):
-    from topology.errors import ConnectionBroken
-
     workers, (first, _) = places()
     plan = train(workers)
     next(plan)
@@ -340,3 +341,107 @@ def test_several_requests_that_fail_together_are_one_failure(places, latch):
     assert len(within(30, stream.take, 40)) == 40
     end()
     assert workers.crew.failed == {workers.crew.actors[0]: 1}
+
+
+# --- replay nodes that go away --------------------------------------------------------------------------------------
+
+
+class ReplayPlace(Place):
+    """The place of a replay node, which can be left in the middle of storing a batch."""
+
+    def __init__(self, address, latch, **settings):
+        self.latch = latch
+        self.num_added = 0  # ever, in all that were started here
+        super().__init__(address, lambda: ReplayActor(**settings))
+
+    def start(self):
+        super().start()
+        store = self.worker.add_batch
+
+        def add_batch(batch):
+            self.latch(None)
+            store(batch)
+            self.num_added += batch.count
+
+        self.server.bind("add_batch", add_batch)
+
+    def stop(self):
+        self.server.stop(0.0)
+        self.latch.open()
+        release(self.worker)
+
+    def stop_while_it_stores(self, plan):
+        """Reads the plan until the node has got a batch, and ends the node before the batch is stored."""
+        self.latch.close()
+        found = []
+        while not self.latch.waiting.acquire(blocking=False):
+            found += read(plan, 1)
+        self.stop()
+        return found
+
+
+@pytest.fixture
+def replay_places(tmp_path, new_worker, new_latch):
+    """A set of workers with two replay nodes that can go away."""
+    made = []
+
+    def new(**failures):
+        limits = {"learning_starts": 10, "capacity": 1000, "replay_batch_size": 10}
+        both = [ReplayPlace(f"unix:{tmp_path}/replay{i}", new_latch(), **limits) for i in range(2)]
+        clients = [Client(f"unix:{tmp_path}/replay{i}") for i in range(2)]
+        actors = [Actor(client, f"replay/{i}") for i, client in enumerate(clients)]
+        workers = WorkerSet(new_worker(0, size=10), replay_actors=actors, failures=WorkerFailures(**failures))
+        made.extend([*both, *map(_Closing, clients), workers])
+        return workers, both
+
+    yield new
+    for thing in reversed(made):
+        thing.stop()
+
+
+def store_and_replay(workers):
+    store = ParallelRollouts(workers).for_each(StoreToReplayBuffer(actors=workers.replay_actors, seed=0))
+    train = Replay(actors=workers.replay_actors, num_async=2).for_each(TrainOneStep(workers))
+    return Concurrently([store.for_each(lambda batch: "stored"), train], mode="async")
+
+
+def read(plan, count):
+    return [within(30, next, plan) for _ in range(count)]
+
+
+def test_a_replay_node_that_is_started_again_is_one_failure_for_all_who_use_it(replay_places):
+    workers, (first, second) = replay_places(max_restarts=1)
+    plan = store_and_replay(workers)
+    read(plan, 40)
+    first.stop_while_it_stores(plan)
+    first.start()
+    before = first.num_added, second.num_added
+    assert any(read(plan, 10) and first.num_added > before[0] and second.num_added > before[1] for _ in range(100))
+    crew = workers.replay_actors[0].crew
+    assert crew.failed == {workers.replay_actors[0]: 1}
+    assert len(crew.alive) == 2
+
+
+def test_a_replay_node_that_does_not_come_back_is_left_out_and_its_batches_go_to_the_other(replay_places):
+    workers, (first, second) = replay_places(max_restarts=1, patience_s=0.2, leave_out=True)
+    plan = store_and_replay(workers)
+    stored = read(plan, 40).count("stored")
+    crew = workers.replay_actors[0].crew
+    stored += first.stop_while_it_stores(plan).count("stored")
+    deadline = Deadline(30)
+    while len(crew.alive) == 2 and not deadline.expired:
+        stored += read(plan, 10).count("stored")
+    assert crew.alive == [workers.replay_actors[1]]
+    stored += read(plan, 100).count("stored")
+    workers.replay_actors[1].submit("ping").result(20)  # after what was stored
+    assert second.num_added + first.num_added >= 10 * stored
+
+
+def test_a_replay_node_that_goes_away_is_an_error_by_default(replay_places):
+    workers, (first, _) = replay_places()
+    plan = store_and_replay(workers)
+    read(plan, 40)
+    first.stop_while_it_stores(plan)
+    with pytest.raises(ConnectionBroken) as caught:
+        read(plan, 200)
+    assert any("replay/0" in note for note in caught.value.__notes__)

@@ -32,6 +32,7 @@ class Gather(Stage):
         self._name = name
         self._under_way: list[tuple[Shard, CallFuture, bool]] = []
         self._arrived: deque[tuple[Shard, CallFuture, bool]] = deque()
+        self._away: list[Shard] = []  # those that are to come back
         self._waker: Waker | None = None
 
     @property
@@ -41,6 +42,8 @@ class Gather(Stage):
     def poll(self, waker: Waker) -> Outcome:
         self._waker = waker
         waker.check()
+        if self._away:  # others may always have something
+            self._check_overdue(waker)
         while True:
             outcome = self._advance(waker)
             if not isinstance(outcome, Signal) or outcome is Signal.END:
@@ -50,9 +53,8 @@ class Gather(Stage):
                 while self._arrived:
                     self._settle(*self._arrived.popleft(), waker)
                 continue
-            if not self._check_overdue(waker):
-                self._arm(waker)
-                return outcome
+            self._arm(waker)
+            return outcome
 
     # Replies are looked for rather than told of: futures that nobody waits for are completed with less work.
 
@@ -91,12 +93,13 @@ class Gather(Stage):
             if shard.recovers_until is None:
                 return  # too late: it was given up
             until, shard.recovers_until = shard.recovers_until, None
+            self._away.remove(shard)
             if error is None:
                 shard.crew.end_outage(shard.actor)
                 self._resume(shard)
             elif isinstance(error, ConnectionBroken) and waker.clock.monotonic() < until:
                 # It was reached while its old process still went down: the same failure, and there is time left.
-                self._await(shard, shard.recover(error, until), True)
+                self._recover(shard, error, until, waker)
             else:
                 shard.crew.end_outage(shard.actor)
                 self._fail(shard, error, waker)
@@ -117,7 +120,7 @@ class Gather(Stage):
             verdict = crew.judge(shard.actor, error)
         if verdict is Verdict.RETRY:
             until = waker.clock.monotonic() + crew.failures.patience_s
-            self._await(shard, shard.recover(error, until), True)
+            self._recover(shard, error, until, waker)
         elif verdict is Verdict.LEAVE_OUT:
             shard.ended = True
             self._deliver(shard, [])
@@ -125,22 +128,25 @@ class Gather(Stage):
             self._deliver(shard, [])
             raise error
 
-    def _check_overdue(self, waker: Waker) -> bool:
-        """Gives up on workers that did not come back in time; returns whether there was one."""
-        for shard in self.shards:
+    def _recover(self, shard: Shard, error: BaseException, until: float, waker: Waker) -> None:
+        self._away.append(shard)
+        waker.wake_at(until)
+        self._await(shard, shard.recover(error, until), True)
+
+    def _check_overdue(self, waker: Waker) -> None:
+        """Gives up on workers that did not come back in time."""
+        for shard in list(self._away):
             until = shard.recovers_until
-            if until is None:
-                continue
+            assert until is not None  # it is away
             if until > waker.clock.monotonic():
                 waker.wake_at(until)
                 continue
             shard.recovers_until = None
+            self._away.remove(shard)
             shard.crew.end_outage(shard.actor)
             self._abandon(shard)
             patience_s = shard.crew.failures.patience_s
             self._fail(shard, TimeoutError(f"{shard.actor.name} did not come back within {patience_s:g} s"), waker)
-            return True
-        return False
 
     def _abandon(self, shard: Shard) -> None:
         """Nobody waits any more for what was asked of a worker."""

@@ -50,8 +50,8 @@ class Senders:
         self._random = random.Random(seed)
         self._chosen: Actor | None = None  # for a batch that could not go yet
         self._numbers = itertools.count()
+        self._lock = threading.Lock()  # guards the next four
         self._late_at: dict[Actor, float] = {}  # when to give up those that are waited for
-        self._lock = threading.Lock()  # guards the next three
         self._under_way: dict[Actor, dict[int, Batch]] = {actor: {} for actor in actors}
         self._failed: deque[_Failed] = deque()
         self._wakers: set[Waker] = set()
@@ -108,7 +108,8 @@ class Senders:
         actor, batch, error, _ = failed
         verdict = self._verdict(failed)
         if verdict is Verdict.RETRY:
-            self._late_at.setdefault(actor, waker.clock.monotonic() + self._crew.failures.patience_s)
+            with self._lock:
+                self._late_at.setdefault(actor, waker.clock.monotonic() + self._crew.failures.patience_s)
             self._send(actor, batch)
         elif verdict is Verdict.LEAVE_OUT:
             self._send(self._draw(), batch)
@@ -125,11 +126,14 @@ class Senders:
 
     def _give_up_late_ones(self, waker: Waker) -> None:
         now = waker.clock.monotonic()
-        for actor in [actor for actor, late_at in list(self._late_at.items()) if late_at <= now]:
-            with self._lock:
-                batches, self._under_way[actor] = list(self._under_way[actor].values()), {}
-            del self._late_at[actor]
+        with self._lock:
+            late = [actor for actor, late_at in self._late_at.items() if late_at <= now]
+            given_up = {actor: list(self._under_way[actor].values()) for actor in late}
+            for actor in late:
+                self._under_way[actor] = {}
+                del self._late_at[actor]
+        for actor, batches in given_up.items():
             self._crew.end_outage(actor)
-            late = ConnectionBroken(f"{actor.name} did not come back within {self._crew.failures.patience_s:g} s")
+            error = ConnectionBroken(f"{actor.name} did not come back within {self._crew.failures.patience_s:g} s")
             outages = self._crew.outages_over(actor)
-            self._failed.extend(_Failed(actor, batch, late, outages) for batch in batches)
+            self._failed.extend(_Failed(actor, batch, error, outages) for batch in batches)
