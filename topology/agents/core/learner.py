@@ -21,6 +21,7 @@ from topology.agents.core.stopping import until_stopped
 from topology.agents.core.types import Variables
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
+from topology.errors import ProgramStopped
 
 __all__ = ["Learner", "LearnerState", "Learning", "UpdateOutput", "zeros_like_spec"]
 
@@ -50,6 +51,15 @@ class UpdateOutput(NamedTuple):
 
 StateT = TypeVar("StateT", bound=LearnerState)
 Update = Callable[[StateT, Any, Any], tuple[StateT, UpdateOutput]]
+
+
+class _Call(NamedTuple, Generic[StateT]):
+    """A call of the update that was begun: what went in, what comes out, and the updates made with it."""
+
+    batch: Batch
+    state: StateT
+    output: UpdateOutput
+    steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +158,7 @@ class Learner(Generic[StateT]):
         self._state = state
         if checkpointer is not None and (restored := checkpointer.restore(state)) is not None:
             self._state = restored
+        self._computed = self._state  # the newest that nobody has to wait for
         self._steps = int(self._state.steps)
         self._reported_steps = self._steps
         self._serving = threading.Lock()
@@ -174,11 +185,11 @@ class Learner(Generic[StateT]):
         if num_devices is not None and num_devices > 1:
             mesh = learner_mesh(num_devices)
             self._update = data_parallel(self._update, mesh)
-            self._state = replicate(self._state, mesh)
+            self._state = self._computed = replicate(self._state, mesh)
 
     def restore(self, state: StateT) -> None:
         """Goes on from this state. Call it before the first step, and before `spread`."""
-        self._state = state
+        self._state = self._computed = state
         self._steps = self._reported_steps = int(state.steps)
 
     def get_variables(self, names: Sequence[str]) -> Variables:
@@ -191,7 +202,7 @@ class Learner(Generic[StateT]):
         if unknown:
             known = ", ".join(map(repr, self._variables))
             raise KeyError(f"this learner has the variables {known}, but was asked for {unknown}")
-        state = self._state
+        state = self._computed
         version = int(state.steps)
         return Variables(version, self._clock.time(), [self._on_host(name, version, state) for name in names])
 
@@ -208,16 +219,25 @@ class Learner(Generic[StateT]):
             FloatingPointError: the loss is not finite: learning has failed. Says so if the batch is to blame.
             ProgramStopped: there will be no more batches.
         """
+        return self._settle(self._begin())
+
+    def _begin(self) -> _Call[StateT]:
+        """Takes batches and has them learned from. Blocks for the batches, not for the learning."""
         batch = self._replay.sample()
         self._state, output = self._update(self._state, batch.data, batch.probabilities)
-        metrics = {name: float(np.mean(value)) for name, value in output.metrics.items()}
         self._steps += self._updates_per_call
+        return _Call(batch, self._state, output, self._steps)
+
+    def _settle(self, call: _Call[StateT]) -> float:
+        """Blocks until a call is done, and tells others of it. Returns its mean loss."""
+        metrics = {name: float(np.mean(value)) for name, value in call.output.metrics.items()}
         if not np.isfinite(metrics["loss"]):
-            reason = _not_finite(batch.data) or self._remedy
-            raise FloatingPointError(f"The loss is {metrics['loss']} after {self._steps} updates: {reason}")
-        if output.priorities is not None:
-            self._replay.update_priorities(batch.keys, np.asarray(output.priorities, np.float64))
-        self._report(metrics, batch)
+            reason = _not_finite(call.batch.data) or self._remedy
+            raise FloatingPointError(f"The loss is {metrics['loss']} after {call.steps} updates: {reason}")
+        self._computed = call.state
+        self._report(metrics, call)
+        if call.output.priorities is not None:
+            self._replay.update_priorities(call.batch.keys, np.asarray(call.output.priorities, np.float64))
         return metrics["loss"]
 
     def run(self) -> None:
@@ -237,12 +257,25 @@ class Learner(Generic[StateT]):
     def _learn(self) -> None:
         items = len(jax.tree.leaves(self._example)[0])
         self._update(self._state, self._example, np.ones(items))  # compiles
+        under_way: _Call[StateT] | None = None
         saved_s = self._clock.monotonic()
-        while not self._stop.is_set():
-            self.step()
-            if self._clock.monotonic() - saved_s >= self._checkpoint_period_s:
-                self.save()
-                saved_s = self._clock.monotonic()
+        try:
+            while not self._stop.is_set():
+                # Begun before the one before it is settled: while others are told of that, this one is computed.
+                begun = self._begin()
+                if under_way is not None:
+                    self._settle(under_way)
+                under_way = begun
+                if self._clock.monotonic() - saved_s >= self._checkpoint_period_s:
+                    self._settle(under_way)
+                    under_way = None
+                    self.save()
+                    saved_s = self._clock.monotonic()
+        except ProgramStopped:
+            if under_way is None:
+                raise
+        if under_way is not None:
+            self._settle(under_way)
 
     def save(self) -> None:
         """Saves the state; blocks until it is on disk."""
@@ -254,11 +287,11 @@ class Learner(Generic[StateT]):
         self._replay.close()
         self._counts.close()
 
-    def _report(self, metrics: dict[str, float], batch: Batch) -> None:
+    def _report(self, metrics: dict[str, float], call: _Call[StateT]) -> None:
         self._counts.increment(steps=self._updates_per_call)
         self._averages.add(**metrics)
         if self._averages.due:
-            made, self._reported_steps = self._steps - self._reported_steps, self._steps
+            made, self._reported_steps = call.steps - self._reported_steps, call.steps
             self._averages.write(
-                rates={"learner_steps_per_second": made}, learner_steps=self._steps, replay_size=batch.table_size
+                rates={"learner_steps_per_second": made}, learner_steps=call.steps, replay_size=call.batch.table_size
             )

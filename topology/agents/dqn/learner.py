@@ -68,6 +68,7 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
     copied at the end of the call in which its period ends.
     """
     optimizer = _make_optimizer(config)
+    is_prioritized = config.priority_exponent > 0
 
     def quantiles(params: Any, observations: jax.Array) -> jax.Array:
         result = network.apply(params, observations, method="quantiles")
@@ -117,6 +118,6 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
             steps // period > state.steps // period, lambda: params, lambda: state.target_params
         )
         new_state = TrainingState(params, target_params, opt_state, steps)
-        return new_state, UpdateOutput({"loss": loss}, join_updates(priorities))
+        return new_state, UpdateOutput({"loss": loss}, join_updates(priorities) if is_prioritized else None)
 
     return update

@@ -85,6 +85,7 @@ def make_update(network: RecurrentQNetwork, config: R2D2Config) -> Update:
     It takes the state, sequences `[K * B, T, ...]` and their probabilities `[K * B]`.
     """
     optimizer = _make_optimizer(config)
+    is_prioritized = config.priority_exponent > 0
 
     def loss_fn(
         params: Any, target_params: Any, sequence: StepSequence, weights: jax.Array
@@ -129,6 +130,6 @@ def make_update(network: RecurrentQNetwork, config: R2D2Config) -> Update:
     ) -> tuple[TrainingState, UpdateOutput]:
         batches = split_updates((sequence, probabilities), config.updates_per_call)
         state, (loss, priorities) = jax.lax.scan(update_once, state, batches)
-        return state, UpdateOutput({"loss": loss}, join_updates(priorities))
+        return state, UpdateOutput({"loss": loss}, join_updates(priorities) if is_prioritized else None)
 
     return update
