@@ -96,7 +96,7 @@ class AgentLearner(ExperienceLearner):
             return len(self._rows) >= size
         assert self._ratio.samples_per_insert is not None  # refused by the settings
         inserts = self._inserted - self._ratio.min_replay_size
-        return inserts >= 0 and inserts * self._ratio.samples_per_insert - self._sampled >= size
+        return inserts >= 0 and bool(inserts * self._ratio.samples_per_insert - self._sampled >= size)
 
     def learn(self) -> dict[str, float] | None:
         if self._ratio is not None:
