@@ -3,17 +3,20 @@
 import threading
 from concurrent.futures import Future
 
+import numpy as np
 import pytest
 
 from topology.agents.core.actor_runner import ActorParts, ActorRunner
 from topology.agents.core.counter import ChildCounter, Counter
 from topology.agents.core.inference import ServedPolicy
 from topology.agents.core.limiter import StepsLimiter
+from topology.agents.core.replay import ReplayBatches
 from topology.agents.core.stopping import follow
 from topology.agents.core.types import Variables
 from topology.agents.core.variables import VariableClient
 from topology.context import StopToken, bind_context
 from topology.errors import ConnectionBroken, ProgramStopped, StaleError
+from topology.nodes.replay import ReplaySample, SampleInfo
 
 
 class Dying:
@@ -90,6 +93,42 @@ def test_an_actor_goes_on_when_its_inference_server_dies(quick, context):
         policy = ServedPolicy(Dying(Server(), deaths=1))
     assert policy(None, None, None).action == "action"
     assert policy.version == 4
+
+
+class Table:
+    """A replay client whose server dies: iterators that were made before give nothing more."""
+
+    def __init__(self):
+        self.made, self.set, self.broken = 0, [], True
+
+    def batches(self, table, batch_size, *, prefetch):
+        self.made += 1
+        dies = self.made == 1
+
+        class Batches:
+            def __next__(self):
+                if dies:
+                    raise ConnectionBroken("the replay server died")
+                info = SampleInfo(np.arange(2, dtype=np.uint64), np.ones(2), np.full(2, 9), np.ones(2), np.ones(2))
+                return ReplaySample(info, "data")
+
+        return Batches()
+
+    def update_priorities(self, table, keys, priorities):
+        if self.broken:
+            self.broken = False
+            raise ConnectionBroken("the replay server died")
+        self.set.append((table, list(keys), list(priorities)))
+
+
+def test_a_learner_goes_on_when_replay_dies(quick, context):
+    table = Table()
+    with bind_context(context):
+        batches = ReplayBatches(table, table="steps", batch_size=2)
+    batch = batches.sample()
+    assert (batch.data, batch.table_size, table.made) == ("data", 9, 2)
+    batches.update_priorities(batch.keys, np.ones(2))
+    assert table.set == [("steps", [0, 1], [1.0, 1.0])]
 
 
 class Source:

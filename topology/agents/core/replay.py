@@ -8,8 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.agents.core.config import ReplayConfig
-from topology.errors import ProgramStopped
-from topology.nodes.replay import Client, rate_limiters
+from topology.agents.core.stopping import follow
+from topology.context import try_get_context
+from topology.errors import ConnectionBroken, ProgramStopped
+from topology.nodes.replay import Client, ReplaySample, rate_limiters
+from topology.nodes.replay.dataset import BatchIterator
 
 __all__ = ["Batch", "BatchSource", "ReplayBatches", "make_rate_limiter"]
 
@@ -45,7 +48,7 @@ class BatchSource(Protocol):
 
 @final
 class ReplayBatches:
-    """Batches of one table of a replay server.
+    """Batches of one table of a replay server. One that dies and is started again is asked again.
 
     Args:
         client: of the server.
@@ -57,18 +60,35 @@ class ReplayBatches:
     def __init__(self, client: Client, *, table: str, batch_size: int, prefetch: int = 1) -> None:
         self._client = client
         self._table = table
-        self._batches = client.batches(table, batch_size, prefetch=prefetch)
+        self._batch_size = batch_size
+        self._prefetch = prefetch
+        context = try_get_context()
+        self._stop = None if context is None else context.stop
+        self._batches = self._request()
+
+    def _request(self) -> BatchIterator:
+        return self._client.batches(self._table, self._batch_size, prefetch=self._prefetch)
 
     def sample(self) -> Batch:
         try:
-            sample = next(self._batches)
+            sample = follow(self._next, self._stop, what="the replay service")
         except StopIteration:
             raise ProgramStopped(f"the batches of the table {self._table!r} were closed") from None
         info = sample.info
         return Batch(info.key, info.probability, int(info.table_size[-1]), sample.data)
 
+    def _next(self) -> ReplaySample:
+        try:
+            return next(self._batches)
+        except ConnectionBroken:
+            self._batches = self._request()  # an iterator that has failed gives nothing more
+            raise
+
     def update_priorities(self, keys: NDArray[np.uint64], priorities: NDArray[np.float64]) -> None:
-        self._client.update_priorities(self._table, keys, priorities)
+        def update() -> None:
+            self._client.update_priorities(self._table, keys, priorities)
+
+        follow(update, self._stop, what="the replay service")
 
     def close(self) -> None:
         self._batches.close()
