@@ -57,8 +57,8 @@ def add_node_members() -> None:
         _track_handle=lambda _, handle: handle,
         launch_context=property(_launch_context),
     )
-    for kind in (Handle, Node):
-        abc.update_abstractmethods(kind)
+    abc.update_abstractmethods(Handle)  # type: ignore[type-abstract]  # that is the point
+    abc.update_abstractmethods(Node)  # type: ignore[type-abstract]  # as above
     for kind in (PyClassNode, CacherNode, ReverbNode, MultiThreadingColocation, MultiProcessingColocation):
         PyNode.register(kind)
     add(PyNode, function=property(lambda self: self._call))
@@ -66,8 +66,8 @@ def add_node_members() -> None:
     for colocation in (MultiThreadingColocation, MultiProcessingColocation):
         add(colocation, __init__=_construct_colocation(colocation), add_node=_add_to_colocation)
         add(colocation, run=_run_colocation(colocation.run))
-    for kind in (CourierNode, ReverbNode):
-        add(kind, __init__=_construct_served(kind.__init__, kind.run))
+    for served in (CourierNode, ReverbNode):
+        add(served, __init__=_construct_served(served))
     add(CourierNode, courier_address=property(lambda self: self._address), _server=Computed(_courier_server_of))
     add(
         ReverbNode,
@@ -193,8 +193,10 @@ def _run_instance(node: PyClassNode[Any]) -> None:
 # --- servers --------------------------------------------------------------------------------------------------------
 
 
-def _construct_served(construct: Callable[..., None], run: Callable[..., None]) -> Callable[..., None]:
+def _construct_served(kind: type[CourierNode | ReverbNode]) -> Callable[..., None]:
     """A node whose class has a `run` of its own makes a server of its own, on the port of its address."""
+    construct: Callable[..., None] = kind.__init__
+    run = kind.run
 
     def construct_node(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
