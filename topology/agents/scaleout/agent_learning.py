@@ -91,12 +91,12 @@ class AgentLearner(ExperienceLearner):
         return not self._is_due() and (self._ratio is None or not self._rows)
 
     def _is_due(self) -> bool:
-        size = self._config.items_per_call
+        size: int = self._config.items_per_call
         if self._ratio is None:  # a queue: what is in a batch is inserted when all of it is there
             return len(self._rows) >= size
         assert self._ratio.samples_per_insert is not None  # refused by the settings
         inserts = self._inserted - self._ratio.min_replay_size
-        return inserts >= 0 and bool(inserts * self._ratio.samples_per_insert - self._sampled >= size)
+        return inserts >= 0 and inserts * self._ratio.samples_per_insert - self._sampled >= size
 
     def learn(self) -> dict[str, float] | None:
         if self._ratio is not None:
