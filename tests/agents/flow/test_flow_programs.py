@@ -13,7 +13,6 @@ import topology as lp
 from topology.agents.flow.config import A2CConfig, DQNConfig, IMPALAConfig, PPOConfig
 from topology.agents.flow.program import PRELOAD, FlowIMPALA, flow_a2c, flow_dqn, flow_impala, flow_ppo, restarts
 from topology.clock import SYSTEM_CLOCK, Deadline
-from topology.errors import ProgramError
 
 SMALL = {
     "environment": "catch",
@@ -60,7 +59,15 @@ def test_quick_runs_as_threads(tmp_path, name):
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", ["ppo", "impala with an aggregator", "dqn"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dqn",
+        pytest.param("ppo", marks=pytest.mark.slow),
+        pytest.param("a2c with microbatches", marks=pytest.mark.slow),
+        pytest.param("impala with an aggregator", marks=pytest.mark.slow),
+    ],
+)
 def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path, name):
     build, config = QUICK[name]
     config = dataclasses.replace(config, checkpoint_replay=True)
@@ -72,13 +79,10 @@ def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path, name):
     for count in ("actor_steps", "learner_steps", "steps_trained"):
         totals = [row[count] for row in (*first[:-1], *second[:-1])]
         assert totals == sorted(totals), count  # also over the break
-    assert first[-1]["actor_steps"] < second[0]["actor_steps"] <= first[-1]["actor_steps"] + 80
+    assert first[-1]["actor_steps"] <= second[0]["actor_steps"] <= first[-1]["actor_steps"] + 80
     assert second[-1]["actor_steps"] >= 800
-    if name == "dqn":  # the buffer was full enough from the first step on
-        assert second[0]["steps_trained"] > first[-2]["steps_trained"]
-    wrong = dataclasses.replace(config, hidden_sizes=(9,))
-    with pytest.raises(ProgramError, match="does not fit"):
-        lp.launch(build(wrong), "test_mt", run_directory=tmp_path).wait(100)
+    if name == "dqn":  # to the update, in the middle of the turn in which it learns from replay
+        assert second[0]["learner_steps"] == first[-1]["learner_steps"] + 1
 
 
 @pytest.mark.slow
@@ -146,7 +150,7 @@ def test_the_graph_of_a_program_and_its_plan():
     assert plain.targets_of("learner") == (*(f"actor/{i}" for i in range(4)), "aggregator/0", "aggregator/1")
     drawn = agent.make_plan().graph(program)
     operators = [node.constructor for node in drawn.node("learner/0").inner]
-    assert operators[:3] == ["gather_async", "record_steps_sampled", "Enqueue"]
+    assert operators[:5] == ["gather_async", "record_steps_sampled", "BoundStaleness", "flatten", "Enqueue"]
     assert "LearnerThread" in operators
     assert drawn.arguments_of("learner/0", "aggregator/0")[:1] == ("aggregators[0]",)
 
