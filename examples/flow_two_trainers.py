@@ -8,7 +8,8 @@ from topology.agents.flow.actor_critic import make_actor_critic
 from topology.agents.flow.config import DQNConfig, PPOConfig
 from topology.agents.flow.plans import update_priorities
 from topology.agents.flow.q_learning import make_q_policy
-from topology.agents.flow.sampler import FragmentSampler, SideBySide, TransitionSampler
+from topology.agents.flow.sampler import FragmentSampler, TransitionSampler
+from topology.agents.flow.side_by_side import SideBySide
 from topology.environments import make_environment
 from topology.environments.specs import make_environment_spec
 from topology.nodes import flow
@@ -23,12 +24,9 @@ def two_trainers_plan(workers, config):
     train = flow.Replay(local_buffer=buffer).for_each(flow.TrainOneStep(workers, ["dqn"], sgd_minibatch_size=64))
     train = train.for_each(update_priorities(buffer)).for_each(flow.UpdateTargetNetwork(workers, 500, policies=["dqn"]))
     dqn = flow.Concurrently([store, train], mode="round_robin", output_indexes=[1], round_robin_weights=[1, 8])
-    ppo = (
-        for_ppo.for_each(flow.SelectExperiences(["ppo"]))
-        .combine(flow.ConcatBatches(1_024))
-        .for_each(flow.StandardizeFields(["advantages"]))
-        .for_each(flow.TrainOneStep(workers, ["ppo"], num_sgd_iter=6, sgd_minibatch_size=256))
-    )
+    ppo = for_ppo.for_each(flow.SelectExperiences(["ppo"])).combine(flow.ConcatBatches(1_024))
+    ppo = ppo.for_each(flow.StandardizeFields(["advantages"]))
+    ppo = ppo.for_each(flow.TrainOneStep(workers, ["ppo"], num_sgd_iter=6, sgd_minibatch_size=256))
     merged = flow.Concurrently([ppo, dqn], mode="async", output_indexes=[1])
     return flow.StandardMetricsReporting(merged, workers, config)
 

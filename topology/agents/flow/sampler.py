@@ -18,9 +18,9 @@ from topology.agents.core.vector import VectorLoop
 from topology.agents.flow.actor_critic import add_advantages
 from topology.agents.flow.policy import STATELESS, JaxPolicy
 from topology.agents.flow.q_learning import DISCOUNTS
-from topology.nodes.flow import Episode, MultiAgentBatch, SampleBatch
+from topology.nodes.flow import Episode, SampleBatch
 
-__all__ = ["FragmentSampler", "SideBySide", "TransitionSampler"]
+__all__ = ["FragmentSampler", "JaxSampler", "TransitionSampler"]
 
 MakeEnvironments = Callable[[], Sequence[dm_env.Environment]]
 
@@ -42,7 +42,7 @@ class _Acting:
         """Nothing: weights arrive from the driver."""
 
 
-class _JaxSampler(abc.ABC):
+class JaxSampler(abc.ABC):
     """See `topology.nodes.flow.Sampler`.
 
     Args:
@@ -132,12 +132,12 @@ class _Steps:
 
 
 @final
-class FragmentSampler(_JaxSampler):
+class FragmentSampler(JaxSampler):
     """Fragments of consecutive steps, those of one environment after those of the one before.
 
     Args:
         policy: acts; gives logits and values.
-        make_environments: see `_JaxSampler`.
+        make_environments: see `JaxSampler`.
         fragment_length: steps of each environment in a fragment.
         discount: factor for each step.
         trace_decay: lambda of the advantages; None for a batch without advantages.
@@ -229,12 +229,12 @@ class _Transitions:
 
 
 @final
-class TransitionSampler(_JaxSampler):
+class TransitionSampler(JaxSampler):
     """n-step transitions, as they are completed.
 
     Args:
         policy: acts.
-        make_environments: see `_JaxSampler`.
+        make_environments: see `JaxSampler`.
         fragment_length: steps of each environment in a fragment.
         n_step: steps of a transition.
         discount: factor for each step.
@@ -276,30 +276,3 @@ class TransitionSampler(_JaxSampler):
                 SampleBatch.NEXT_OBS: new_obs,
             }
         )
-
-
-@final
-class SideBySide:
-    """Samplers of several policies, each in environments of its own, as one: for agents of different kinds in one plan.
-
-    Args:
-        **samplers: by policy id; of as many environments and steps each.
-    """
-
-    def __init__(self, **samplers: _JaxSampler) -> None:
-        self._samplers = samplers
-
-    def sample(self) -> MultiAgentBatch:
-        batches = {name: sampler.sample() for name, sampler in self._samplers.items()}
-        return MultiAgentBatch(batches, max(batch.count for batch in batches.values()))
-
-    def drain_episodes(self) -> list[Episode]:
-        return [episode for sampler in self._samplers.values() for episode in sampler.drain_episodes()]
-
-    def recover(self) -> None:
-        for sampler in self._samplers.values():
-            sampler.recover()
-
-    def close(self) -> None:
-        for sampler in self._samplers.values():
-            sampler.close()
