@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, final
 
@@ -114,8 +115,9 @@ class ArrayReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = path.open("rb")
+        self._size = path.stat().st_size
 
-    def get(self, entry: dict[str, Any]) -> npt.NDArray[Any]:
+    def get(self, entry: Mapping[str, Any]) -> npt.NDArray[Any]:
         """The array of that entry.
 
         Raises:
@@ -125,12 +127,18 @@ class ArrayReader:
         if "lengths" not in entry:
             return self._read(entry).view(dtype_of(entry["dtype"])).reshape(shape)
         packed = self.get(entry["packed"]).tobytes()
-        ends = self.get(entry["lengths"]).cumsum().tolist()
+        lengths = self.get(entry["lengths"])
+        if lengths.sum() != len(packed) or (lengths < 0).any():
+            raise CheckpointError(f"{self._path} does not have the text that the index speaks of")
+        ends = lengths.cumsum().tolist()
         cells = np.empty(len(ends), object)
         cells[:] = [packed[first:stop] for first, stop in zip([0, *ends], ends, strict=False)]
         return cells.reshape(shape)
 
-    def _read(self, entry: dict[str, Any]) -> npt.NDArray[np.uint8]:
+    def _read(self, entry: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
+        end = entry["offset"] + entry["bytes"]
+        if end > self._size:
+            raise CheckpointError(f"{self._path} is cut off: it has {self._size} bytes, and should have {end} at least")
         data = np.empty(entry["bytes"], np.uint8)
         self._file.seek(entry["offset"])
         check = 0
@@ -168,6 +176,11 @@ class CheckpointRoot:
         """The complete checkpoints, oldest first."""
         names = [child for child in self.path.glob("[0-9]*") if child.name.isdigit()] if self.path.is_dir() else []
         return sorted(names, key=lambda child: int(child.name))
+
+    def below(self) -> list[Path]:
+        """Directories in this one that are such as well."""
+        children = self.path.iterdir() if self.path.is_dir() else []
+        return sorted(child for child in children if child.is_dir() and CheckpointRoot(child, 1).all())
 
     def begin(self) -> Path:
         """Makes a directory to write the next one in; removes what was left unfinished."""
@@ -217,25 +230,37 @@ def is_checkpoint(folder: Path) -> bool:
 
 def write_index(folder: Path, index: dict[str, Any]) -> None:
     """Writes the index of a new checkpoint, to the disk."""
+    whole = {"version": VERSION, **index}
     with (folder / _INDEX).open("w") as file:
-        json.dump({"version": VERSION, **index}, file)
+        json.dump({**whole, "crc32": _checksum(whole)}, file)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _checksum(index: dict[str, Any]) -> int:
+    """Of the contents, however they are written."""
+    return zlib.crc32(json.dumps(index, sort_keys=True).encode())
 
 
 def read_index(folder: Path) -> tuple[dict[str, Any], ArrayReader]:
     """The index of a checkpoint, and what reads its arrays.
 
     Raises:
-        CheckpointError: it is not one, or of a later version.
+        CheckpointError: it is not one, damaged, or of a later version.
     """
     try:
         index = json.loads((folder / _INDEX).read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{folder} is not a checkpoint of the replay service: {error}") from error
+    if not isinstance(index, dict):
+        raise CheckpointError(f"{folder} is not a checkpoint of the replay service: its index is no JSON object")
     if index.get("version") != VERSION:
         raise CheckpointError(
             f"{folder} is of version {index.get('version')} of the format; this release reads version {VERSION}"
+        )
+    if "crc32" in index and index.pop("crc32") != _checksum(index):
+        raise CheckpointError(
+            f"{folder / _INDEX} is damaged; remove its directory to restore the checkpoint before it, if there is one"
         )
     try:
         return index, ArrayReader(folder / _ARRAYS)

@@ -27,6 +27,7 @@ from typing import final
 from topology.clock import SYSTEM_CLOCK
 from topology.nodes.replay import checkpoint_files as files
 from topology.nodes.replay.checkpoint_files import CheckpointError, CheckpointRoot
+from topology.nodes.replay.checks import check_count
 from topology.nodes.replay.layouts import Store
 from topology.nodes.replay.snapshots import restore, save
 from topology.nodes.replay.table import Table
@@ -78,8 +79,7 @@ class DefaultCheckpointer(CheckpointerBase):
         *,
         keep_latest: int = 1,
     ) -> None:
-        if keep_latest < 1:
-            raise ValueError(f"keep_latest must be at least 1, got {keep_latest}")
+        keep_latest = check_count("keep_latest", keep_latest)
         root = Path(path).expanduser().absolute() / group
         if files.is_checkpoint(root):
             raise ValueError(f"{root} is a checkpoint: give the directory above it, {root.parent}")
@@ -102,7 +102,7 @@ class DefaultCheckpointer(CheckpointerBase):
                 folder = self._root.begin()
                 save(tables, folder, SYSTEM_CLOCK.time())
                 return str(self._root.finish(folder))
-            except OSError as error:
+            except (OSError, MemoryError) as error:
                 if folder is not None:
                     self._root.abandon(folder)
                 known = self._root.all()
@@ -116,11 +116,25 @@ class DefaultCheckpointer(CheckpointerBase):
         elif self._fallback is not None:
             found = self._find_fallback(self._fallback)
         else:
-            _logger.info("replay: no checkpoint in %s: the tables begin empty", self._root.path)
+            self._report_none()
             return None
         with self._lock:
             restore(tables, store, found)
+        _logger.info("replay: the tables are restored from %s", found)
         return str(found)
+
+    def _report_none(self) -> None:
+        """Nothing is there to restore; says so aloud where it looks like a mistake."""
+        below = ", ".join(map(str, self._root.below()))
+        if below:
+            _logger.warning(
+                "replay: no checkpoint in %s, but in %s: give that path, or its last part as group. The tables begin "
+                "empty",
+                self._root.path,
+                below,
+            )
+        else:
+            _logger.info("replay: no checkpoint in %s: the tables begin empty", self._root.path)
 
     @staticmethod
     def _find_fallback(path: Path) -> Path:

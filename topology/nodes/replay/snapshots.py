@@ -26,8 +26,10 @@ from topology.nodes.replay.checkpoint_files import (
 from topology.nodes.replay.core import Counts, TableCore
 from topology.nodes.replay.items import ItemsState, RowMatrix
 from topology.nodes.replay.layouts import Layout, LayoutSpec, LeafPattern, Store
+from topology.nodes.replay.soundness import check_counts, check_layout, check_parts, check_rows, check_table
 from topology.nodes.replay.storage import ColumnSpec, RowGroup
 from topology.nodes.replay.structure import Path as Keys
+from topology.nodes.replay.structure import show_path
 from topology.nodes.replay.table import Table
 
 __all__ = ["restore", "save"]
@@ -61,8 +63,10 @@ def save(tables: Mapping[str, Table], folder: Path, time_s: float) -> None:
     Raises:
         OSError: the disk refused.
     """
-    snapshots = {name: _take(table) for name, table in tables.items()}
+    snapshots: dict[str, _Snapshot] = {}
     try:
+        for name, table in tables.items():
+            snapshots[name] = _take(table)
         with open_arrays(folder) as file:
             index = _Saver(ArrayWriter(file)).save(snapshots)
             file.flush()
@@ -192,42 +196,60 @@ def restore(tables: Mapping[str, Table], store: Store, folder: Path) -> None:
     """
     index, reader = read_index(folder)
     try:
-        missing = sorted(index["tables"].keys() - tables.keys())
-        if missing:
-            raise CheckpointError(
-                f"{folder} has the tables {', '.join(missing)}, which this server does not; it has "
-                f"{', '.join(sorted(tables))}"
-            )
-        loaded = [_load_group(entry, store, reader) for entry in index["groups"]]
-        try:
-            layouts = [_load_layout(entry, store, loaded) for entry in index["layouts"]]
-            _check(folder, index, tables, layouts)
-            for name, entry in index["tables"].items():
-                _load_table(tables[name], entry, layouts, reader)
-        finally:
-            for group, rows in loaded:
-                group.release(rows)
+        _restore(tables, store, folder, index, reader)
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise CheckpointError(
+            f"{folder} is damaged ({type(error).__name__}: {error}); remove the directory to restore the checkpoint "
+            "before it, if there is one"
+        ) from error
     finally:
         reader.close()
+
+
+def _restore(
+    tables: Mapping[str, Table], store: Store, folder: Path, index: dict[str, Any], reader: ArrayReader
+) -> None:
+    missing = sorted(index["tables"].keys() - tables.keys())
+    if missing:
+        raise CheckpointError(
+            f"{folder} has the tables {', '.join(missing)}, which this server does not; it has "
+            f"{', '.join(sorted(tables))}"
+        )
+    loaded: list[_Loaded] = []
+    try:
+        for entry in index["groups"]:
+            _load_group(entry, store, reader, loaded)
+        layouts = [_load_layout(entry, store, loaded) for entry in index["layouts"]]
+        _check(folder, index, tables, layouts)
+        contents = {name: _load_items(name, entry, layouts, reader) for name, entry in index["tables"].items()}
+        for name, entry in index["tables"].items():
+            _fill(tables[name], entry, *contents[name])
+    finally:
+        for group, rows in loaded:
+            group.release(rows)
 
 
 _Loaded = tuple[RowGroup, npt.NDArray[np.int64]]
 
 
-def _load_group(entry: dict[str, Any], store: Store, reader: ArrayReader) -> _Loaded:
-    """Writes rows into the store; returns their numbers there, each with a reference."""
+def _load_group(entry: dict[str, Any], store: Store, reader: ArrayReader, loaded: list[_Loaded]) -> None:
+    """Writes rows into the store; adds their numbers there to `loaded`, each with a reference."""
     columns = entry["columns"]
+    for each in columns:
+        check_rows(entry["rows"], each["blocks"], show_path(_keys(each["path"])))
     group = store.group(
         [ColumnSpec(_keys(each["path"]), dtype_of(each["dtype"]), tuple(each["shape"])) for each in columns]
     )
     rows = group.take(entry["rows"])
+    loaded.append((group, rows))
     for column, described in zip(group.columns, columns, strict=True):
         first = 0
         for block in described["blocks"]:
             cells = reader.get(block)
+            if cells.dtype != column.dtype or cells.shape[1:] != column.shape:
+                raise ValueError(f"cells {cells.dtype}{list(cells.shape[1:])} in column {described['path']}")
             column.write(rows[first : first + len(cells)], cells)
             first += len(cells)
-    return group, rows
 
 
 def _keys(path: Sequence[Any]) -> Keys:
@@ -240,6 +262,7 @@ def _load_layout(entry: dict[str, Any], store: Store, loaded: Sequence[_Loaded])
     structure = base64.b64decode(entry["structure"])
     item_paths = tuple(_keys(path) for path in entry["paths"])
     spec = LayoutSpec(leaves, entry["structure_key"], structure, item_paths, entry.get("of_steps", False))
+    check_layout(spec, len(found[0].columns))
     return store.layout(found[0], spec), found
 
 
@@ -258,19 +281,32 @@ def _check(
                 ) from error
 
 
-def _load_table(
-    table: Table, entry: dict[str, Any], layouts: Sequence[tuple[Layout, _Loaded]], reader: ArrayReader
-) -> None:
+_Parts = list[tuple[Layout, npt.NDArray[np.int64] | None, RowMatrix]]
+
+
+def _load_items(
+    name: str, entry: dict[str, Any], layouts: Sequence[tuple[Layout, _Loaded]], reader: ArrayReader
+) -> tuple[dict[str, _Array], _Parts]:
+    """What is known of the items of a table, and their rows."""
     arrays = {name: reader.get(each) for name, each in entry["arrays"].items()}
-    parts: list[tuple[Layout, npt.NDArray[np.int64] | None, RowMatrix]] = []
+    found = []
     for part in entry["parts"]:
-        layout, (group, rows) = layouts[part["layout"]]
-        own = rows[reader.get(part["rows"])].astype(np.int32)
-        group.retain(own)
-        parts.append((layout, None if part["where"] is None else reader.get(part["where"]), own))
+        where = None if part["where"] is None else reader.get(part["where"])
+        found.append((*layouts[part["layout"]], where, reader.get(part["rows"])))
+    check_table(name, arrays)
+    check_counts(name, entry["counts"], arrays["slots"].size)
+    sizes = [(layout.offsets.size, where, rows, known.size) for layout, (_, known), where, rows in found]
+    check_parts(name, sizes, arrays["slots"].size)
+    return arrays, [(layout, where, known[rows].astype(np.int32)) for layout, (_, known), where, rows in found]
+
+
+def _fill(table: Table, entry: dict[str, Any], arrays: dict[str, _Array], parts: _Parts) -> None:
     with table.locked() as core:
         if core.items.count or core.inserts or core.limiter.inserts:
             raise CheckpointError(f"table {table.name!r} is in use: a checkpoint is restored into new tables only")
+        core.rng_state = entry["rng"]
+        for layout, _, rows in parts:
+            layout.group.retain(rows)
         core.items.state = ItemsState(
             arrays["generations"],
             arrays["slots"],
@@ -280,7 +316,6 @@ def _load_table(
             parts,
         )
         core.counts = Counts(**entry["counts"])
-        core.rng_state = entry["rng"]
         core.episodes = Counter(arrays["episode"].tolist())
         for writer, count in zip(arrays["writers"].tolist(), arrays["taken"].tolist(), strict=True):
             core.note_taken(writer, count)
