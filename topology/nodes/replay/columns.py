@@ -133,22 +133,33 @@ class _Segmented:
 class ArrayColumn(_Segmented):
     """Cells of fixed size."""
 
-    __slots__ = ("_maps", "cell_bytes")
+    __slots__ = ("_is_small", "_maps", "cell_bytes")
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], segment_bytes: int = SEGMENT_BYTES) -> None:
         self.cell_bytes = dtype.itemsize * math.prod(shape)
         super().__init__(dtype, shape, max(0, min(24, (segment_bytes // max(self.cell_bytes, 1)).bit_length() - 1)))
         self._maps: list[mmap.mmap] = []
+        self._is_small = True
+
+    def reserve(self, rows: int) -> None:
+        super().reserve(rows)
+        if self._is_small and rows * self.cell_bytes >= _HUGE_BYTES:
+            self._is_small = False  # before, a page of the first cell would be larger than all of them
+            for memory in self._maps:
+                self._ask_for_huge_pages(memory)
 
     def _make(self) -> npt.NDArray[Any]:
-        size = max(self.cell_bytes << self._shift, 1)
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        # Large cells gain little from huge pages, and the first use of one can cost ten times that of its parts: where
-        # a hypervisor takes back memory that is free, it is the large pieces that it takes.
-        if size >= _HUGE_BYTES and self.cell_bytes < mmap.PAGESIZE and hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+        memory = mmap.mmap(-1, max(self.cell_bytes << self._shift, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if not self._is_small:
+            self._ask_for_huge_pages(memory)
         self._maps.append(memory)
         return np.ndarray((self._mask + 1, *self.shape), self.dtype, memory)
+
+    def _ask_for_huge_pages(self, memory: mmap.mmap) -> None:
+        # Large cells gain little from huge pages, and the first use of one can cost ten times that of its parts: where
+        # a hypervisor takes back memory that is free, it is the large pieces that it takes.
+        if self.cell_bytes < mmap.PAGESIZE and hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
 
     def discard(self, rows: Rows) -> None:
         pass  # the bytes are written over, or given back by `trim`

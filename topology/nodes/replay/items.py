@@ -25,6 +25,8 @@ _SLOT_BITS = 32
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
 _GENERATIONS = 1 << 24
 
+_MOST_POOLS = 64  # of which empty ones may be kept: the next items will often be like the last
+
 
 @final
 class _Pool:
@@ -85,15 +87,16 @@ class Items:
         self._pool = np.full(16, -1, np.int32)  # -1: no item in this slot
         self._place = np.zeros(16, np.int32)
         self._allocator = Allocator()
-        self._pools: list[_Pool] = []
+        self._pools: list[_Pool | None] = []
         self._pool_of: dict[Layout, int] = {}
+        self._unused: list[int] = []  # numbers of pools that are gone
 
     def add(self, layout: Layout, rows: RowMatrix, priorities: npt.NDArray[np.float64], episode: int) -> _Slots:
         """Adds an item for each of `rows` [n, T]; returns their slots."""
         slots = self._allocator.take(len(rows))
         self._reserve(self._allocator.high)
         number = self._number_of(layout)
-        self._place[slots] = self._pools[number].add(rows)
+        self._place[slots] = self._pool_numbered(number).add(rows)
         self._pool[slots] = number
         self.priority[slots] = priorities
         self.times_sampled[slots] = 0
@@ -107,7 +110,13 @@ class Items:
         for layout, where, rows in self.rows_of(slots):
             held.append((layout, rows))
             chosen = slots if where is None else slots[where]
-            self._pools[self._pool_of[layout]].allocator.give_back(self._place[chosen].astype(np.int64))
+            number = self._pool_of[layout]
+            allocator = self._pool_numbered(number).allocator
+            allocator.give_back(self._place[chosen].astype(np.int64))
+            if not allocator.live and len(self._pool_of) > _MOST_POOLS:
+                self._pools[number] = None
+                self._unused.append(number)
+                del self._pool_of[layout]
         self._pool[slots] = -1
         self._generation[slots] = (self._generation[slots] + np.uint32(1)) % np.uint32(_GENERATIONS)
         self._allocator.give_back(slots)
@@ -117,12 +126,12 @@ class Items:
     def rows_of(self, slots: _Slots) -> Iterator[tuple[Layout, npt.NDArray[np.int64] | None, RowMatrix]]:
         """The rows of items: for each layout among them, which of `slots` have it (None: all) and their rows [k, T]."""
         if len(self._pools) == 1:
-            pool = self._pools[0]
+            pool = self._pool_numbered(0)
             yield pool.layout, None, pool.rows.take(self._place.take(slots), 0)
             return
         numbers = self._pool[slots]
         for number in np.flatnonzero(np.bincount(numbers, minlength=1)).tolist():
-            pool = self._pools[number]
+            pool = self._pool_numbered(number)
             where = np.flatnonzero(numbers == number)
             yield pool.layout, where, pool.rows[self._place[slots[where]]]
 
@@ -152,16 +161,24 @@ class Items:
         for layout, where, rows in state.parts:
             chosen = slots if where is None else slots[where]
             number = self._number_of(layout)
-            self._place[chosen] = self._pools[number].add(rows)
+            self._place[chosen] = self._pool_numbered(number).add(rows)
             self._pool[chosen] = number
         self.count = slots.size
 
     def _number_of(self, layout: Layout) -> int:
         number = self._pool_of.get(layout)
         if number is None:
-            number = self._pool_of[layout] = len(self._pools)
-            self._pools.append(_Pool(layout))
+            if not self._unused:
+                self._unused.append(len(self._pools))
+                self._pools.append(None)
+            number = self._pool_of[layout] = self._unused.pop()
+            self._pools[number] = _Pool(layout)
         return number
+
+    def _pool_numbered(self, number: int) -> _Pool:
+        pool = self._pools[number]
+        assert pool is not None  # an item is in it, or about to be
+        return pool
 
     def episodes(self, slots: _Slots) -> npt.NDArray[np.uint64]:
         """Episode of each item."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
+import weakref
 from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 
@@ -88,6 +89,7 @@ class Layout:
     """
 
     __slots__ = (
+        "__weakref__",
         "choices",
         "group",
         "item_bytes",
@@ -137,13 +139,16 @@ def _leaf_shape(column: ColumnSpec, leaf: Leaf) -> tuple[int, ...]:
 
 @final
 class Store:
-    """The row groups and layouts of one server, shared by its tables and writers. Thread-safe."""
+    """The row groups and layouts of one server, shared by its tables and writers. Thread-safe.
+
+    It knows those that somebody else holds: a writer's stream, a table with such items, a sample on its way.
+    """
 
     def __init__(self, compression: Compression | None = None) -> None:
         self._compression = compression
         self._lock = threading.Lock()
-        self._groups: dict[tuple[Any, ...], RowGroup] = {}
-        self._layouts: dict[tuple[Any, ...], Layout] = {}
+        self._groups: weakref.WeakValueDictionary[tuple[Any, ...], RowGroup] = weakref.WeakValueDictionary()
+        self._layouts: weakref.WeakValueDictionary[tuple[Any, ...], Layout] = weakref.WeakValueDictionary()
 
     @property
     def live_rows(self) -> int:

@@ -52,6 +52,10 @@ class Allocator:
         """How many are handed out now."""
         return self._next - self._free_count
 
+    def high_after(self, count: int) -> int:
+        """What `high` will be when `count` more are taken."""
+        return self._next + max(0, count - self._free_count)
+
     def take(self, count: int) -> Rows:
         """`count` numbers, those freed together as a run when there are such."""
         reused = min(count, self._free_count)
@@ -113,18 +117,30 @@ class RowGroup:
             return self._allocator.live
 
     def take(self, count: int) -> Rows:
-        """Allocates `count` rows, each with one reference, that of the caller."""
+        """Allocates `count` rows, each with one reference, that of the caller.
+
+        Raises:
+            ReplayError: there is no memory for them, or they would be too many.
+        """
         with self._lock:
+            try:
+                self._reserve(self._allocator.high_after(count))
+            except (OSError, MemoryError) as error:
+                raise ReplayError(
+                    f"no memory for {count} more steps of {self._row_bytes} bytes, where "
+                    f"{self._allocator.live} like them are kept: {error}"
+                ) from error
             rows = self._allocator.take(count)
-            high = self._allocator.high
-            if high > self._references.size:
-                larger = np.zeros(max(high, 2 * self._references.size), np.int32)
-                larger[: self._references.size] = self._references
-                self._references = larger
             self._references[rows] = 1
-            for column in self.columns:
-                column.reserve(high)
         return rows
+
+    def _reserve(self, high: int) -> None:
+        if high > self._references.size:
+            larger = np.zeros(max(high, 2 * self._references.size), np.int32)
+            larger[: self._references.size] = self._references
+            self._references = larger
+        for column in self.columns:
+            column.reserve(high)
 
     def retain(self, rows: npt.NDArray[np.integer[Any]]) -> None:
         """Adds a reference to each of `rows` (any shape; a row given twice gains two)."""
