@@ -236,7 +236,7 @@ def test_steps_of_writers_whose_connection_ended_are_dropped_at_once(serve, make
     if end == "client":
         leaver.close()
     else:
-        leaver.link._client._core._channel._out.connection.shutdown()
+        leaver.link._writing._core._channel._out.connection.shutdown()
     assert dropped.wait(WAIT_S)
     assert service.store.live_rows == 1
     assert list(service._streams) == [other._sender.outbox.writer]

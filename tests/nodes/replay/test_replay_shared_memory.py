@@ -42,7 +42,8 @@ def check(batch):
 
 
 def pool_of(client):
-    return client.link.regions
+    """The memory that batches land in."""
+    return client.link._landing_regions
 
 
 def is_shared(array):
@@ -336,7 +337,7 @@ def test_large_steps_are_lent_and_arrive_whatever_is_done_with_the_memory(serve)
     service.lent_memory.resolve = spy
     write(client, range(600))
     assert sum(lent) >= 100  # of the 600; what finds no free memory is sent as bytes
-    assert len(pool_of(client)._regions) < 20
+    assert len(client.link.regions._regions) < 20
     for first in range(0, 592, 16):
         batch = client.sample_batch("table", 16)
         check(batch)

@@ -115,7 +115,11 @@ class Channel:
             raise self._closed_error()
         if self._thread is None:
             self._start()
-        self._out.send(call_id, parts, few=len(self._pending.calls) < _FEW, must_not_block=reads)
+        try:
+            self._out.send(call_id, parts, few=len(self._pending.calls) < _FEW, must_not_block=reads)
+        except BaseException:
+            future.cancel()  # an interrupt: nobody will ask for what may be on its way already
+            raise
         return future
 
     def _start(self) -> None:

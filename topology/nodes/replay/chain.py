@@ -17,6 +17,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
+from topology.nodes.replay.forks import inherited_error, tell_in_child
 from topology.nodes.replay.specs import Spec
 from topology.nodes.replay.structure import flatten, unflatten
 
@@ -258,6 +259,14 @@ class _Prefetch:
         self._end: BaseException | None = None
         self._closed = False
         self._thread: threading.Thread | None = None
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """In a forked child: the thread is not there, and what it has read is for the parent."""
+        self._changed = threading.Condition()
+        self._ready = deque()
+        self._end = inherited_error("the iterator")
+        self._thread = threading.current_thread()
 
     def __next__(self) -> Any:
         with self._changed:

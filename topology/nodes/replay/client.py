@@ -12,6 +12,7 @@ import numpy.typing as npt
 from topology.errors import ReplayDeadlineExceeded, TableNotFound
 from topology.nodes.courier.transport import parse_address
 from topology.nodes.replay.assembly import Assembler, first_item, steps_of
+from topology.nodes.replay.checks import check_count, check_keys, check_timeout
 from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, TableInfo
 from topology.nodes.replay.legacy_writer import Writer, check_arguments
@@ -107,6 +108,9 @@ class Client:
         Args:
             data: structure of arrays and numbers.
             priorities: priority by table; at least one.
+
+        Raises:
+            TableNotFound, ValueError: as for `TrajectoryWriter.create_item`; no table has got the item then.
         """
         if not priorities:
             raise ValueError("priorities must contain at least one item")
@@ -114,6 +118,8 @@ class Client:
             writer.append(data)
             leaves, shape = flatten(writer.history)
             trajectory = unflatten(shape, [column[-1:] for column in leaves])
+            for table, priority in priorities.items():
+                writer.check_item(table, priority, trajectory)
             for table, priority in priorities.items():
                 writer.create_item(table, priority, trajectory)
 
@@ -225,11 +231,15 @@ class Client:
                 signature, it is the flat list of leaves.
 
         Raises:
-            ValueError: `emit_timesteps` for an item that is not a sequence of steps.
+            ValueError: `emit_timesteps` for an item that is not a sequence of steps; or `num_samples` is no count.
         """
+        count = check_count(f"table {table!r}: num_samples", num_samples, least=0)
+        return self._items(table, count, emit_timesteps, unpack_as_table_signature)
+
+    def _items(self, table: str, count: int, emit_timesteps: bool, unpack_as_table_signature: bool) -> Iterator[Any]:
         signature = self.signature(table) if unpack_as_table_signature else None
         shape = None if signature is None else flatten(signature.tree)[1]
-        for _ in range(num_samples):
+        for _ in range(count):
             batch = self._link.sample(SampleCallArguments(table, 1, None))
             info, leaves = first_item(batch)
             if emit_timesteps:
@@ -254,15 +264,14 @@ class Client:
             How many of the keys were in the table.
 
         Raises:
-            ValueError: a priority is negative or not finite; nothing is changed then.
+            ValueError: a priority is negative or not finite, or a key no integer of 64 bits; nothing is changed then.
         """
         found = 0
+        doomed = np.atleast_1d(check_keys(table, () if deletes is None else deletes))
         if updates:
-            keys = np.fromiter(updates.keys(), np.uint64, len(updates))
-            found += self.update_priorities(table, keys, np.fromiter(updates.values(), np.float64, len(updates)))
-        doomed = [] if deletes is None else list(deletes)
-        if doomed:
-            found += self._link.call("delete", table, np.array(doomed, np.uint64))
+            found += self.update_priorities(table, list(updates.keys()), list(updates.values()))
+        if len(doomed):
+            found += self._link.call("delete", table, doomed)
         return found
 
     def update_priorities(self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
@@ -271,9 +280,10 @@ class Client:
         Keys that are not in the table are ignored. Returns how many were there.
 
         Raises:
-            ValueError: the lengths differ, or a priority is negative or not finite; nothing is changed then.
+            ValueError: the lengths differ, a priority is negative or not finite, or a key no integer of 64 bits;
+                nothing is changed then.
         """
-        key_array = np.asarray(keys, np.uint64)
+        key_array = check_keys(table, keys)
         values = np.asarray(priorities, np.float64)
         if key_array.ndim != 1 or key_array.shape != values.shape:
             raise ValueError(f"keys and priorities must be [n] both, got {key_array.shape} and {values.shape}")
@@ -311,6 +321,7 @@ class Client:
         if timeout is None:
             info: dict[str, TableInfo] = self._link.call("server_info")
             return info
+        timeout = check_timeout("timeout", timeout)
         future = self._link.submit("server_info")
         try:
             info = future.result(timeout)

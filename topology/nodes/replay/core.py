@@ -185,11 +185,7 @@ class TableCore:
 
     def _draw_some(self, request: SampleRequest) -> Picks | None:
         wanted = request.waiting
-        if self.leftover and not request.distinct:
-            picks = self.leftover.popleft()
-            if picks.size > wanted:
-                picks, rest = picks.split(wanted)
-                self.leftover.appendleft(rest)
+        if self.leftover and (picks := self._take_leftover(request, wanted)) is not None:
             return picks
         count = self.limiter.samplable(wanted)
         if not count:
@@ -204,6 +200,19 @@ class TableCore:
         if not count:
             return None
         return self._pick(draw_distinct(self.sampler, self.items, count, limit, self.rng, taken))
+
+    def _take_leftover(self, request: SampleRequest, wanted: int) -> Picks | None:
+        """Up to `wanted` samples that were drawn for others; None when there are none that suit."""
+        for place, picks in enumerate(self.leftover):
+            suit = _new_to(request, picks.keys) if request.distinct else np.ones(picks.size, np.bool_)
+            suit &= suit.cumsum() <= wanted
+            if suit.all():
+                del self.leftover[place]
+                return picks
+            if suit.any():
+                taken, self.leftover[place] = picks.split(suit)
+                return taken
+        return None
 
     def _already_in(self, request: SampleRequest) -> _Slots:
         """The slots of the request's picks that are still in the table."""
@@ -280,3 +289,11 @@ class TableCore:
     @rng_state.setter
     def rng_state(self, state: dict[str, Any]) -> None:
         self.rng.bit_generator.state = state
+
+
+def _new_to(request: SampleRequest, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Which of `keys` [n] are there for the first time and are not among the picks of the request."""
+    first = np.zeros(keys.size, np.bool_)
+    first[np.unique(keys, return_index=True)[1]] = True
+    known = [picks.keys for picks in request.picks]
+    return first & ~np.isin(keys, np.concatenate(known)) if known else first

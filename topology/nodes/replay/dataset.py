@@ -8,7 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from typing import final
 
+from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import CourierError, ReplayDeadlineExceeded, ReplayError
+from topology.nodes.replay.forks import inherited_error, tell_in_child
 from topology.nodes.replay.info import ReplaySample
 from topology.nodes.replay.links import NoAnswer
 from topology.nodes.replay.messages import SampleBatch
@@ -30,12 +32,14 @@ class BatchIterator:
 
     Attributes:
         timed_out: whether the iteration ended because the time was over.
+        age_s: how long before it was handed out, in seconds, the latest batch was asked for: it was not drawn earlier.
 
     Args:
         request: asks for one batch; None when there are to be no more.
         assemble: turns the reply into a sample.
         prefetch: batches requested ahead, at least 0.
         result: waits for the reply; the default waits for ever.
+        clock: for `age_s`.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class BatchIterator:
         *,
         prefetch: int,
         result: Callable[[Future[SampleBatch]], SampleBatch] = Future.result,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if prefetch < 0:
             raise ValueError(f"prefetch must be at least 0, got {prefetch}")
@@ -53,15 +58,28 @@ class BatchIterator:
         self._prefetch = prefetch
         self._result = result
         self._lock = threading.Lock()
+        self._clock = clock
         self._futures: deque[Future[SampleBatch]] = deque()
+        self._asked_s: deque[float] = deque()  # when, for each of them
         self._closed = False
         self._complete = False  # all that are wanted were asked for
+        self._inherited = False
         self.timed_out = False
+        self.age_s = 0.0
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """In a forked child: the batches that were requested go to the parent."""
+        self._inherited = True
+        self._lock = threading.Lock()
+        self._futures = deque()
 
     def __iter__(self) -> BatchIterator:
         return self
 
     def __next__(self) -> ReplaySample:
+        if self._inherited:
+            raise inherited_error("the iterator")
         with self._lock:
             if self._closed:
                 raise StopIteration
@@ -71,6 +89,7 @@ class BatchIterator:
                     self._complete = True
                 else:
                     self._futures.append(requested)
+                    self._asked_s.append(self._clock.monotonic())
             if not self._futures:
                 raise StopIteration
             future = self._futures[0]  # stays there while it is waited for, so that `close` can cancel it
@@ -93,6 +112,7 @@ class BatchIterator:
         with self._lock:
             if self._futures:
                 self._futures.popleft()
+                self.age_s = self._clock.monotonic() - self._asked_s.popleft()
         return self._assemble(batch)
 
     def close(self) -> None:
@@ -103,6 +123,7 @@ class BatchIterator:
         with self._lock:
             self._closed = True
             futures, self._futures = list(self._futures), deque()
+            self._asked_s.clear()
         for future in reversed(futures):  # the last first, so that what was drawn for the first goes to nobody else
             future.cancel()
 

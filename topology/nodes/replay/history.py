@@ -229,8 +229,11 @@ class TrajectoryColumn:
 
     def __getitem__(self, index: int | slice | list[int]) -> TrajectoryColumn:
         steps = self.span.steps
-        if isinstance(index, int):
-            step = steps[index]
+        if isinstance(index, int | np.integer):
+            try:
+                step = steps[int(index)]
+            except IndexError:
+                raise IndexError(f"{self}: index {index} is out of range, it has {len(steps)} steps") from None
             span = self._spans.make(range(step, step + 1), is_squeezed=True)
         elif isinstance(index, slice):
             span = self._spans.make(steps[index])

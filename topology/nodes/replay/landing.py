@@ -136,11 +136,15 @@ class Landings:
             if landing is not None:
                 landing.end(error)
             raise
-        if landing is not None and isinstance(future, CallFuture):
-            # The bytes are in the region already: whoever asks for the batch reads the short reply itself.
-            future.afterwards(functools.partial(self._ended, landing, table, batch_size))
-        else:
-            future.add_done_callback(functools.partial(self._done, landing, table, batch_size))
+        try:
+            if landing is not None and isinstance(future, CallFuture):
+                # The bytes are in the region already: whoever asks for the batch reads the short reply itself.
+                future.afterwards(functools.partial(self._ended, landing, table, batch_size))
+            else:
+                future.add_done_callback(functools.partial(self._done, landing, table, batch_size))
+        except BaseException:
+            future.cancel()  # an interrupt: nobody will ask for it
+            raise
         return future
 
     def _done(self, landing: Landing | None, table: str, batch_size: int, future: Future[SampleBatch]) -> None:

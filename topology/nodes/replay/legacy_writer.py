@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+from topology.nodes.replay.checks import check_positive
 from topology.nodes.replay.structure import flatten, unflatten
 
 if TYPE_CHECKING:
@@ -18,14 +19,13 @@ def check_arguments(max_sequence_length: int, chunk_length: int | None, max_in_f
     Raises:
         ValueError: names the argument.
     """
-    if max_sequence_length < 1:
-        raise ValueError(f"max_sequence_length ({max_sequence_length}) must be a positive integer")
+    check_positive("max_sequence_length", max_sequence_length)
     if chunk_length is not None and not 1 <= chunk_length <= max_sequence_length:
         raise ValueError(
             f"chunk_length ({chunk_length}) must be at least 1 and at most max_sequence_length ({max_sequence_length})"
         )
-    if max_in_flight_items is not None and max_in_flight_items < 1:
-        raise ValueError(f"max_in_flight_items ({max_in_flight_items}) must be a positive integer")
+    if max_in_flight_items is not None:
+        check_positive("max_in_flight_items", max_in_flight_items)
 
 
 @final

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import secrets
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol, final
@@ -13,13 +14,26 @@ from topology.errors import ConnectionBroken, ReplayDeadlineExceeded
 from topology.nodes import courier
 from topology.nodes.courier.calls import CallFuture
 from topology.nodes.replay.checks import check_timeout
+from topology.nodes.replay.forks import tell_in_child
 from topology.nodes.replay.landing import Landings
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
 from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.stopping import reason_of
 
-__all__ = ["Link", "LocalLink", "NoAnswer", "RemoteLink", "SampleCallArguments", "in_time", "patience"]
+__all__ = [
+    "MOST_IN_FLIGHT",
+    "Link",
+    "LocalLink",
+    "NoAnswer",
+    "RemoteLink",
+    "SampleCallArguments",
+    "in_time",
+    "patience",
+]
+
+MOST_IN_FLIGHT = 1 << 16
+"""Messages of writers that may wait on one connection: so many that only their own bounds hold them back."""
 
 _GRACE_S = 1.0  # beyond the time a sample call is given, for the server to answer so
 
@@ -81,6 +95,9 @@ def in_time(future: Future[SampleBatch], patience_s: float | None, address: str)
             f"the replay server at {address} did not answer within {patience_s} s, not even that the time is over; "
             "is it running, and is that its address?"
         ) from None
+    except BaseException:
+        future.cancel()  # an interrupt: what is drawn goes to somebody who waits
+        raise
 
 
 class Link(Protocol):
@@ -116,9 +133,13 @@ class RemoteLink:
 
     def __init__(self, address: str, secret: bytes) -> None:
         self._client = courier.Client(address, secret=secret)
-        self._regions = RegionPool(self._client.futures.lend_memory, enabled=address.startswith("unix:"))
-        self._landings = Landings(self._regions)
-        self._visit = _Visit(self.submit)
+        # Inserts may wait for samples, and there may be so many of them that nothing else gets through.
+        self._writing = courier.Client(address, secret=secret, max_in_flight=MOST_IN_FLIGHT)
+        is_near = address.startswith("unix:")
+        self._regions = RegionPool(self._writing.futures.lend_memory, enabled=is_near)
+        self._landing_regions = RegionPool(self._client.futures.lend_memory, enabled=is_near)
+        self._landings = Landings(self._landing_regions)
+        self._visit = _Visit(functools.partial(self._submit, self._writing))
 
     def call(self, method: str, *args: Any) -> Any:
         try:
@@ -128,7 +149,11 @@ class RemoteLink:
             raise reason from reason.__cause__
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
-        future: Future[Any] = getattr(self._client.futures, method)(*args)
+        return self._submit(self._writing if method == "insert" else self._client, method, *args)
+
+    @staticmethod
+    def _submit(client: courier.Client, method: str, *args: Any) -> Future[Any]:
+        future: Future[Any] = getattr(client.futures, method)(*args)
         return future
 
     def sample(self, request: SampleCallArguments) -> SampleBatch:
@@ -144,8 +169,10 @@ class RemoteLink:
         return self._landings.submit(functools.partial(self.submit, request.method), *request.arguments)
 
     def close(self) -> None:
-        self._client.close()
-        self._regions.close()
+        for client in (self._client, self._writing):
+            client.close()
+        for pool in (self._regions, self._landing_regions):
+            pool.close()
 
     @property
     def regions(self) -> RegionPool:
@@ -189,8 +216,15 @@ class LocalLink:
     def __init__(self, service: ReplayService, address: str, secret: bytes) -> None:
         self._service = service
         self._place = address, secret
-        self._process = os.getpid()
+        self._is_copy = False
+        self._lock = threading.Lock()
         self._remote: RemoteLink | None = None
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """In a forked child: the service is a copy that serves nobody; the server is in the parent."""
+        self._is_copy = True
+        self._lock = threading.Lock()
 
     def call(self, method: str, *args: Any) -> Any:
         return self.submit(method, *args).result()
@@ -212,7 +246,7 @@ class LocalLink:
     def sample(self, request: SampleCallArguments) -> SampleBatch:
         if (elsewhere := self._elsewhere()) is not None:
             return elsewhere.sample(request)
-        return self.submit_sample(request).result()
+        return in_time(self.submit_sample(request), None, self._place[0])
 
     def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
         if (elsewhere := self._elsewhere()) is not None:
@@ -234,9 +268,10 @@ class LocalLink:
         return 0 if elsewhere is None else elsewhere.visit
 
     def _elsewhere(self) -> RemoteLink | None:
-        """The way to the server from a fork, whose copy of the service serves nobody."""
-        if os.getpid() == self._process:
+        """The way to the server from a fork."""
+        if not self._is_copy:
             return None
-        if self._remote is None:
-            self._remote = RemoteLink(*self._place)
+        with self._lock:
+            if self._remote is None:
+                self._remote = RemoteLink(*self._place)
         return self._remote

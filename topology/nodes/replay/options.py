@@ -43,6 +43,8 @@ class TableOptions:
                 f"table {self.name!r}: max_times_sampled must be at least 1, or 0 for no limit, "
                 f"got {self.max_times_sampled}"
             )
+        if self.seed is not None:
+            check_count(f"table {self.name!r}: seed", self.seed, least=0)
         for role, selector in (("sampler", self.sampler), ("remover", self.remover)):
             if not isinstance(selector, Selector):
                 raise ValueError(  # noqa: TRY004  (as for any other bad setting)

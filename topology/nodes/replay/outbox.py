@@ -18,24 +18,25 @@ __all__ = ["Outbox", "Pending", "PendingRun"]
 class PendingRun:
     """Items for one table, of one layout and episode, in order."""
 
-    __slots__ = ("episode", "first_steps", "layout", "priorities", "serial", "table")
+    __slots__ = ("episode", "items", "layout", "serial", "size", "table")
 
     def __init__(self, table: str, layout: int, episode: int, serial: int) -> None:
         self.table = table
         self.layout = layout
         self.episode = episode
         self.serial = serial  # how many items for that table came before
-        self.first_steps: list[int] = []
-        self.priorities: list[float] = []
+        self.items: list[tuple[range, list[float]]] = []  # first steps and priorities, one entry for each `add`
+        self.size = 0
 
 
 class Pending(NamedTuple):
-    """Items that go out together: `size` of them over the steps from `first` to before `stop`."""
+    """Items that go out together: `size` of them over the steps from `first` to before `stop`, `order` by age."""
 
     runs: list[PendingRun]
     size: int
     first: int
     stop: int
+    order: int
 
 
 @final
@@ -44,7 +45,8 @@ class Outbox:
 
     def __init__(self, buffer: StepBuffer) -> None:
         self._buffer = buffer
-        self._layouts: list[LayoutSpec] = []  # by the writer's number; a stream learns of one when it is first used
+        self._layouts: dict[int, LayoutSpec] = {}  # a stream learns of one when it is first used
+        self._next_layout = 0
         self._patches: list[tuple[int, int]] = []
         self._version = -1
         self.writer = secrets.randbits(63) | 1
@@ -72,8 +74,14 @@ class Outbox:
 
     def add_layout(self, spec: LayoutSpec) -> int:
         """A new layout, over the writer's columns; returns its number."""
-        self._layouts.append(spec)
-        return len(self._layouts) - 1
+        number, self._next_layout = self._next_layout, self._next_layout + 1
+        self._layouts[number] = spec
+        return number
+
+    def keep_layouts(self, numbers: set[int]) -> None:
+        """Forgets all layouts but these. The next message begins a new window, so that the server forgets them too."""
+        self._layouts = {number: self._layouts[number] for number in numbers}
+        self._version = -1
 
     def layout(self, number: int) -> LayoutSpec:
         """The layout of that number."""
@@ -149,8 +157,8 @@ class Outbox:
         return ItemRun(
             run.table,
             self._described[run.layout],
-            np.array(run.first_steps, np.int64),
-            np.array(run.priorities, np.float64),
+            np.array([step for steps, _ in run.items for step in steps], np.int64),
+            np.array([priority for _, priorities in run.items for priority in priorities], np.float64),
             run.episode,
             run.serial,
         )

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable
 from typing import final
 
+from topology.nodes.replay.checks import check_positive
+
 __all__ = ["LimiterState", "MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
 
 _UNBOUNDED = sys.float_info.max
@@ -35,15 +37,12 @@ class RateLimiter:
     """
 
     def __init__(self, samples_per_insert: float, min_size_to_sample: int, min_diff: float, max_diff: float) -> None:
-        if not samples_per_insert > 0:
-            raise ValueError(f"samples_per_insert must be above 0, got {samples_per_insert}")
-        size = min_size_to_sample
-        if isinstance(size, float) or size < 1:
-            raise ValueError(f"min_size_to_sample ({size}) must be a positive integer")
+        _check_ratio(samples_per_insert)
+        size = check_positive("min_size_to_sample", min_size_to_sample)
         if not min_diff <= max_diff:
             raise ValueError(f"min_diff ({min_diff}) must not be above max_diff ({max_diff})")
         self.samples_per_insert = float(samples_per_insert)
-        self.min_size_to_sample = int(min_size_to_sample)
+        self.min_size_to_sample = size
         self.min_diff = float(min_diff)
         self.max_diff = float(max_diff)
 
@@ -62,6 +61,11 @@ class RateLimiter:
             f"{type(self).__name__}(samples_per_insert={ratio}, min_size_to_sample={size}, "
             f"min_diff={low}, max_diff={high})"
         )
+
+
+def _check_ratio(samples_per_insert: float) -> None:
+    if not 0 < samples_per_insert < math.inf:
+        raise ValueError(f"samples_per_insert must be above 0 and finite, got {samples_per_insert}")
 
 
 @final
@@ -89,8 +93,7 @@ class SampleToInsertRatio(RateLimiter):
     def __init__(
         self, samples_per_insert: float, min_size_to_sample: int, error_buffer: float | tuple[float, float]
     ) -> None:
-        if not samples_per_insert > 0:
-            raise ValueError(f"samples_per_insert must be above 0, got {samples_per_insert}")
+        _check_ratio(samples_per_insert)
         offset = samples_per_insert * min_size_to_sample
         if isinstance(error_buffer, int | float):
             low, high, span = offset - error_buffer, offset + error_buffer, 2 * error_buffer

@@ -49,20 +49,18 @@ class Picks(NamedTuple):
         for layout, _, rows in self.parts:
             layout.group.release(rows)
 
-    def split(self, count: int) -> tuple[Picks, Picks]:
-        """The first `count`, and the others."""
-        return self._between(0, count), self._between(count, self.size)
+    def split(self, chosen: npt.NDArray[np.bool_]) -> tuple[Picks, Picks]:
+        """Those at the positions where `chosen` [n] is True, and the others."""
+        return self._only(chosen), self._only(~chosen)
 
-    def _between(self, first: int, last: int) -> Picks:
+    def _only(self, chosen: npt.NDArray[np.bool_]) -> Picks:
+        place = chosen.cumsum() - 1
         parts: list[tuple[Layout, npt.NDArray[np.int64] | None, RowMatrix]] = []
         for layout, where, rows in self.parts:
             if where is None:
-                parts.append((layout, where, rows[first:last]))
-            else:
-                inside = (where >= first) & (where < last)
-                if inside.any():
-                    parts.append((layout, where[inside] - first, rows[inside]))
-        chosen = slice(first, last)
+                parts.append((layout, where, rows[chosen]))
+            elif (inside := chosen[where]).any():
+                parts.append((layout, place[where[inside]], rows[inside]))
         return Picks(
             self.keys[chosen],
             self.probabilities[chosen],

@@ -64,29 +64,33 @@ class Sender:
         self._serials: dict[str, int] = {}
         self._runs: list[PendingRun] = []
         self._open_run: dict[str, PendingRun] = {}
-        self._buffered = 0
+        self._buffered = self._taken = 0
         self._enough = _SEND_ITEMS  # so many buffered items are sent
         self._first, self._stop = math.inf, 0
         self._last_sent_s = -math.inf
         self._changed = threading.Condition()  # guards what follows, shared with the thread that gets replies
         self._in_flight: dict[int, Pending] = {}
-        self._unconfirmed = 0
         self._sent = 0
-        self._lost: list[tuple[int, Pending]] = []
+        self._lost: list[Pending] = []
         self._error: BaseException | None = None
         self._cut_off: BaseException | None = None  # the connection broke, and nothing came over it since
 
     @property
     def unfinished(self) -> int:
         """Items that are not in their tables yet, as far as is known."""
-        lost = sum([pending.size for _, pending in self._lost]) if self._lost else 0
+        lost = sum([pending.size for pending in self._lost]) if self._lost else 0
         return self._buffered + self._unconfirmed + lost
+
+    @property
+    def _unconfirmed(self) -> int:
+        # Counted anew each time: kept beside the messages it would be wrong after an interrupt.
+        return sum([pending.size for pending in list(self._in_flight.values())]) if self._in_flight else 0
 
     def oldest_needed(self) -> float:
         """The oldest step that items not confirmed yet use; infinity when there are none."""
         with self._changed:
             waiting = [pending.first for pending in self._in_flight.values()]
-            waiting += [pending.first for _, pending in self._lost]
+            waiting += [pending.first for pending in self._lost]
         return min([self._first, *waiting])
 
     def add(
@@ -104,13 +108,16 @@ class Sender:
         """
         run = self._open_run.get(table)
         if run is None or run.layout != layout or run.episode != episode:
-            run = self._open_run[table] = PendingRun(table, layout, episode, self._serials.get(table, 0))
+            run = PendingRun(table, layout, episode, self._serials.get(table, 0))
             self._runs.append(run)
-        run.first_steps.extend(first_steps)
-        run.priorities.extend(priorities)
-        self._buffered += len(priorities)
-        self._serials[table] = run.serial + len(run.priorities)
+            self._open_run[table] = run
+        # In this order, here and above: an interrupt may leave too much reserved, but never an item without its steps
+        # or its number.
         self._first, self._stop = min(self._first, first_steps[0]), max(self._stop, stop)
+        self._buffered += len(priorities)
+        run.size += len(priorities)
+        self._serials[table] = run.serial + run.size
+        run.items.append((first_steps, priorities))
         if self._is_due():
             self._send()
 
@@ -133,6 +140,13 @@ class Sender:
             self._send(deadline)
         self._wait(lambda: not self._lost and self.unfinished <= most_unfinished, deadline)
 
+    def forget_layouts(self) -> None:
+        """The writer will name no layout of before any more; those of items on their way are kept until then."""
+        with self._changed:
+            pending = [*self._in_flight.values(), *self._lost]
+        runs = [*self._runs, *[run for each in pending for run in each.runs]]
+        self.outbox.keep_layouts({run.layout for run in runs})
+
     @property
     def has_failed(self) -> bool:
         """Whether `raise_failures` has something to do."""
@@ -145,7 +159,7 @@ class Sender:
     def close(self) -> None:
         """Sends what is buffered and ends the stream. Does not wait."""
         if self._buffered:
-            self._post(self._take_pending(), last=True)
+            self._post(self._pending(), is_new=True, last=True)
         elif self.outbox.is_open:
             self._say_farewell()
 
@@ -156,33 +170,37 @@ class Sender:
             return True
         return not self._in_flight and self._clock.monotonic() - self._last_sent_s > _QUIET_S
 
-    def _take_pending(self) -> Pending:
+    def _pending(self) -> Pending:
+        """What is buffered. It stays so until it is in flight; what is added meanwhile does not become part of this."""
+        self._open_run = {}
+        self._taken += 1
         first = 0 if self._first == math.inf else int(self._first)
-        pending = Pending(self._runs, self._buffered, first, self._stop)
-        self._runs, self._open_run = [], {}
-        self._buffered, self._first, self._stop = 0, math.inf, 0
+        return Pending([*self._runs], self._buffered, first, self._stop, self._taken)
+
+    def _empty(self) -> None:
+        self._runs, self._buffered, self._first, self._stop = [], 0, math.inf, 0
         self._enough = _SEND_ITEMS
-        return pending
 
     def _send(self, deadline: Deadline | None = None) -> None:
         """Sends what is buffered; blocks while too many messages are under way."""
         self._wait(lambda: len(self._in_flight) < _MOST_IN_FLIGHT, deadline)
-        self._post(self._take_pending())
+        self._post(self._pending(), is_new=True)
 
-    def _post(self, pending: Pending, *, last: bool = False) -> None:
-        message = self.outbox.message(pending, self._buffer.first_alive, last=last)
-        with self._changed:
-            number = self._sent = self._sent + 1
-            self._in_flight[number] = pending
-            self._unconfirmed += pending.size
-        self._last_sent_s = self._clock.monotonic()
+    def _post(self, pending: Pending, *, is_new: bool = False, last: bool = False) -> None:
+        """Sends items. After an interrupt they are sent again, twice rather than never: the table takes each once."""
+        number = self._sent = self._sent + 1
         try:
-            future = self._backend.insert(message)
+            with self._changed:
+                self._in_flight[number] = pending
+            if is_new:
+                self._empty()
+            message = self.outbox.message(pending, self._buffer.first_alive, last=last)
+            self._last_sent_s = self._clock.monotonic()
+            self._backend.insert(message).add_done_callback(functools.partial(self._on_reply, number))
         except BaseException as error:
             # An interrupt of this thread is not for whoever uses the writer next: the message counts as lost.
             self._settle(number, error if isinstance(error, Exception) else StreamLost(f"interrupted by {error!r}"))
             raise
-        future.add_done_callback(functools.partial(self._on_reply, number))
 
     def _on_reply(self, number: int, future: Future[None]) -> None:
         error = ReplayError("the message was cancelled") if future.cancelled() else future.exception()
@@ -190,10 +208,11 @@ class Sender:
 
     def _settle(self, number: int, error: BaseException | None) -> None:
         with self._changed:
-            pending = self._in_flight.pop(number)
-            self._unconfirmed -= pending.size
+            pending = self._in_flight.pop(number, None)
+            if pending is None:  # it counts as lost already
+                return
             if isinstance(error, StreamLost | ConnectionBroken):
-                self._lost.append((number, pending))
+                self._lost.append(pending)
                 self._cut_off = error if isinstance(error, ConnectionBroken) else self._cut_off
             elif error is not None and self._error is None:
                 self._error = error
@@ -223,13 +242,23 @@ class Sender:
                 if self._error is None and self._cut_off is not None:
                     continue
                 error, self._error = self._error, None
-                lost, self._lost = sorted(self._lost, key=lambda entry: entry[0]), []
+                if error is not None:
+                    self._lost.clear()
             self.outbox.reset()
             if error is not None:
                 reason = reason_of(error)
                 raise reason from reason.__cause__
-            for _, pending in lost:
-                self._post(pending)
+            self._send_again()
+
+    def _send_again(self) -> None:
+        """Sends what was lost, oldest first: of items that come after younger ones the table takes none.
+
+        An interrupt leaves those that are not sent yet. What is lost once more meanwhile stands behind them.
+        """
+        self._lost.sort(key=lambda pending: pending.order)
+        for _ in range(len(self._lost)):
+            self._post(self._lost[0])
+            del self._lost[0]
 
     def _stranded(self) -> bool:
         """Whether items wait to be sent again, and nothing that was sent before them is under way."""

@@ -11,6 +11,7 @@ from topology.nodes import courier
 from topology.nodes.replay.checkpointers import CheckpointerBase
 from topology.nodes.replay.client import Client
 from topology.nodes.replay.landing import LandingAddress
+from topology.nodes.replay.links import MOST_IN_FLIGHT
 from topology.nodes.replay.messages import SampleBatch, WriteBatch
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.shared_memory import MemoryAddress
@@ -103,7 +104,9 @@ class Server:
         compression: Mapping[str, str] | None = None,
     ) -> None:
         self._service = ReplayService(tables, checkpointer=checkpointer, compression=compression)
-        self._courier = courier.Server("replay", address=address, port=port, secret=secret)
+        self._courier = courier.Server(
+            "replay", address=address, port=port, secret=secret, max_in_flight=MOST_IN_FLIGHT
+        )
         courier.bind_object(self._courier, _Handlers(self._service))
         self._stopped = threading.Event()
 

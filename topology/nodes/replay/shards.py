@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError, Future
 from typing import Any, final
 
 from topology.errors import ConnectionBroken
+from topology.nodes.replay.forks import tell_in_child
 from topology.nodes.replay.links import Link, SampleCallArguments
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
 from topology.nodes.replay.mixing import Part, join, key_on_its_shard, mix, shard_of
@@ -35,6 +36,12 @@ class _Shard:
         self._lock = threading.Lock()
         self._under_way: set[Future[Any]] = set()
         self._is_attending = False  # begins with the first call
+
+    def forked(self) -> None:
+        """In a forked child: all that is under way is the parent's."""
+        self._lock = threading.Lock()
+        self._under_way = set()
+        self._is_attending = False
 
     def submit(self, method: str, *args: Any) -> Future[Any]:
         """Calls the server. The call is cancelled when the server goes away."""
@@ -102,7 +109,16 @@ class ShardedLink:
         self._shards = [_Shard(link, address) for link, address in zip(links, addresses, strict=True)]
         self._turn = itertools.count()
         self._lock = threading.Lock()
-        self._kept: dict[tuple[Part, str], list[SampleBatch]] = {}  # drawn for batches that were then given up
+        # Drawn for batches that were then given up, by part, table and method.
+        self._kept: dict[tuple[Part, str, str], list[SampleBatch]] = {}
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """In a forked child: what was drawn is for the parent."""
+        self._lock = threading.Lock()
+        self._kept = {}
+        for shard in self._shards:
+            shard.forked()
 
     def living(self) -> list[int]:
         """Numbers of the servers that answer.
@@ -200,7 +216,7 @@ class ShardedLink:
     def fetch(self, part: Part, request: SampleCallArguments) -> Future[SampleBatch]:
         """A part of a batch from its server, or what it gave for a batch that was given up."""
         with self._lock:
-            kept = self._kept.get((part, request.table))
+            kept = self._kept.get((part, request.table, request.method))
             batch = kept.pop() if kept else None
         if batch is None:
             return self._shards[part.shard].submit_sample(request._replace(batch_size=part.size))
@@ -208,10 +224,10 @@ class ShardedLink:
         future.set_result(batch)
         return future
 
-    def keep(self, part: Part, table: str, batch: SampleBatch) -> None:
-        """Takes back a part of a batch that was given up; a later one gets it."""
+    def keep(self, part: Part, request: SampleCallArguments, batch: SampleBatch) -> None:
+        """Takes back a part of a batch that was given up; a later one of that kind gets it."""
         with self._lock:
-            self._kept.setdefault((part, table), []).append(batch)
+            self._kept.setdefault((part, request.table, request.method), []).append(batch)
 
     def failed(self, number: int, error: BaseException) -> None:
         """A server went away."""
@@ -309,7 +325,7 @@ class _Mixing:
             complete = not ended and not self._left
             self._ended |= complete
         if ended:
-            self._link.keep(part, self._request.table, batch)
+            self._link.keep(part, self._request, batch)
         elif complete and self.reply.set_running_or_notify_cancel():
             _fulfil(self.reply, functools.partial(mix, sorted(self._here, key=lambda entry: entry[0])))
 
@@ -332,7 +348,7 @@ class _Mixing:
             here, self._here = self._here, []
             waiting = list(self._under_way)
         for part, batch in here:
-            self._link.keep(part, self._request.table, batch)
+            self._link.keep(part, self._request, batch)
         for future in reversed(waiting):
             future.cancel()
 

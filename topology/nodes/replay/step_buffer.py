@@ -53,12 +53,17 @@ class _Column:
         self.last = -1  # the latest step with a value
         self.gaps: list[tuple[int, int]] = []  # earlier steps without, as (first, stop)
 
+    def check(self, value: npt.NDArray[Any]) -> None:
+        if self.dtype is None:
+            if value.dtype.hasobject and value.dtype.kind != "O":  # text comes as objects that are bytes
+                raise TypeError(
+                    f"column {show_path(self.path)}: values of dtype {value.dtype} cannot be stored; "
+                    "give numbers, booleans, text, or arrays of them"
+                )
+        elif value.dtype != self.dtype or value.shape != self.shape:
+            raise self.refuse(value, "the new step has")
+
     def adopt(self, value: npt.NDArray[Any]) -> None:
-        if value.dtype.hasobject and value.dtype.kind != "O":  # text comes as objects that are bytes
-            raise TypeError(
-                f"column {show_path(self.path)}: values of dtype {value.dtype} cannot be stored; "
-                "give numbers, booleans, text, or arrays of them"
-            )
         dtype = self.dtype = value.dtype
         self.shape = value.shape
         if not self.shape and np.dtype(dtype.type) == dtype:
@@ -165,21 +170,22 @@ class StepBuffer:
         found = self.columns[column]
         return None if found.dtype is None else ColumnSpec(found.path, found.dtype, found.shape)
 
-    def check(self, column: int, value: npt.NDArray[Any], *, batched: bool = False) -> None:
-        """Checks a value against its column, or makes it the column's first. With `batched` it has a leading axis.
+    def check(self, column: int, value: npt.NDArray[Any]) -> None:
+        """Checks a value against its column.
 
         Raises:
             TypeError: values of that dtype cannot be stored.
             ValueError: dtype or shape differ from those of earlier values.
         """
+        self.columns[column].check(value)
+
+    def adopt(self, column: int, value: npt.NDArray[Any]) -> None:
+        """Makes a value that was checked the column's first, if there was none."""
         known = self.columns[column]
-        cell = value[0, ...] if batched else value
         if known.dtype is None:
-            known.adopt(cell)
+            known.adopt(value)
             self.version += 1
-            self.row_bytes += cell.nbytes
-        elif cell.dtype != known.dtype or cell.shape != known.shape:
-            raise known.refuse(cell, "the new step has")
+            self.row_bytes += value.nbytes
 
     def try_append(self, plan: Sequence[int], values: Sequence[Any]) -> bool:
         """Sets the cells of step `next_step` in the columns of `plan`, when that is plain.

@@ -76,6 +76,9 @@ class Stream:
         """Applies a batch when its turn comes. The result is there when every item of it is in its table."""
         reply: Future[None] = Future()
         with self._lock:
+            if batch.number < self._next_number or batch.number in self._early:
+                _fail(reply, ReplayError(f"message {batch.number} of writer {batch.writer:x} has come before"))
+                return reply
             self._early[batch.number] = (batch, reply)
             while (turn := self._early.pop(self._next_number, None)) is not None:
                 self._next_number += 1

@@ -33,8 +33,7 @@ def as_bytes(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     cells = np.empty(array.shape, object)
     for index, cell in np.ndenumerate(array):
         if not isinstance(cell, str | bytes):
-            raise TypeError(
-                f"values of type {type(cell).__name__} cannot be stored: give numbers, booleans, text, or arrays"
-            )
+            kind = "integers beyond 64 bits" if isinstance(cell, int) else f"values of type {type(cell).__name__}"
+            raise TypeError(f"{kind} cannot be stored: give numbers, booleans, text, or arrays")
         cells[index] = cell.encode() if isinstance(cell, str) else bytes(cell)
     return cells

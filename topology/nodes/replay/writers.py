@@ -17,6 +17,8 @@ import numpy as np
 from topology.clock import SYSTEM_CLOCK, Clock, Deadline
 from topology.errors import CourierError, ReplayError
 from topology.nodes.replay.cell_errors import CellSetTwice
+from topology.nodes.replay.checks import check_positive, check_priority
+from topology.nodes.replay.forks import inherited_error, tell_in_child
 from topology.nodes.replay.history import TrajectoryColumn, layout_of, pattern_of
 from topology.nodes.replay.layouts import LeafPattern
 from topology.nodes.replay.options import check_column_settings
@@ -30,6 +32,7 @@ from topology.nodes.replay.text import as_array
 __all__ = ["TrajectoryWriter"]
 
 _MOST_RECENT = 1024
+_MOST_LAYOUTS = 1024
 _ARRAYS = (np.ndarray, np.generic)
 
 
@@ -77,10 +80,8 @@ class TrajectoryWriter:
         patience_s: float | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if num_keep_alive_refs < 1:
-            raise ValueError(f"num_keep_alive_refs ({num_keep_alive_refs}) must be a positive integer")
         self._backend = backend
-        self._keep = num_keep_alive_refs
+        self._keep = check_positive("num_keep_alive_refs", num_keep_alive_refs)
         self._validate = validate_items
         self._clock = clock
         self._buffer = StepBuffer(backend.regions)
@@ -96,7 +97,12 @@ class TrajectoryWriter:
         self._step_is_open = False
         self._episode = secrets.randbits(64)
         self._episode_steps = 0
-        self._closed = False
+        self._closed = ""  # why, once it is
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """In a forked child: what was begun is for the parent to end."""
+        self._closed = str(inherited_error("the writer"))
 
     def __enter__(self) -> Self:
         return self
@@ -175,7 +181,7 @@ class TrajectoryWriter:
             self._episode_steps += 1
             return
         step = buffer.next_step - 1 if self._step_is_open else buffer.next_step
-        columns, cells = buffer.columns, []
+        columns, cells, first_values = buffer.columns, [], []
         for column, leaf in zip(plan, leaves, strict=True):
             if leaf is None:
                 continue
@@ -185,6 +191,7 @@ class TrajectoryWriter:
             known = columns[column]
             if known.dtype is None or value.dtype != known.dtype or value.shape != known.shape:
                 buffer.check(column, value)
+                first_values.append((column, value))
             if self._step_is_open and known.has(step):
                 raise CellSetTwice(
                     f"field {self._template.path_text(column)} was set in this step already, by an earlier partial "
@@ -193,6 +200,8 @@ class TrajectoryWriter:
                     leaf,
                 )
             cells.append((column, value[()] if value.dtype.kind == "O" else value))
+        for column, value in first_values:
+            buffer.adopt(column, value)
         if not self._step_is_open:
             self._advance(1)
         buffer.set_cells(step, cells)
@@ -220,7 +229,9 @@ class TrajectoryWriter:
             found = ", ".join(f"{self._template.path_text(c)} {a.shape}" for c, a in zip(plan, arrays, strict=True))
             raise ValueError(f"the leaves of a batch of steps need one common leading length above 0, got {found}")
         for column, array in zip(plan, arrays, strict=True):
-            self._buffer.check(column, array, batched=True)
+            self._buffer.check(column, array[0, ...])
+        for column, array in zip(plan, arrays, strict=True):
+            self._buffer.adopt(column, array[0, ...])
         first, count = self._buffer.next_step, len(arrays[0])
         self._advance(count)
         for column, array in zip(plan, arrays, strict=True):
@@ -260,7 +271,11 @@ class TrajectoryWriter:
             ValueError: a step has expired, the priority is not allowed, or the item does not match the signature.
             TableNotFound: the server has no such table.
         """
-        self._create(table, [float(priority)], trajectory, 1)
+        self._create(table, [check_priority(table, priority)], trajectory, 1)
+
+    def check_item(self, table: str, priority: float, trajectory: Any) -> None:
+        """Raises what `create_item` would raise; creates nothing."""
+        self._prepare(table, [check_priority(table, priority)], trajectory, 1)
 
     def create_items(self, table: str, priorities: Iterable[float], trajectory: Any, *, period: int = 1) -> None:
         """Creates an item for each priority: the last is `trajectory`, each other one `period` steps before the next.
@@ -268,11 +283,17 @@ class TrajectoryWriter:
         So after `append_batch` of n steps, `create_items("table", [1.0] * n, {k: v[-1:] for k, v in history.items()})`
         makes an item of every step. For the rest see `create_item`.
         """
-        values = [float(priority) for priority in priorities]
+        values = [check_priority(table, priority) for priority in priorities]
         if values:
-            self._create(table, values, trajectory, period)
+            self._create(table, values, trajectory, check_positive("period", period))
 
     def _create(self, table: str, priorities: list[float], trajectory: Any, period: int) -> None:
+        first, stop, layout = self._prepare(table, priorities, trajectory, period)
+        oldest = first - period * (len(priorities) - 1)
+        self._sender.add(table, layout, self._episode, range(oldest, first + 1, period), priorities, stop)
+
+    def _prepare(self, table: str, priorities: list[float], trajectory: Any, period: int) -> tuple[int, int, int]:
+        """Checks items; returns what `_layout` does of the last."""
         self._begin()
         for priority in priorities:
             if not 0 <= priority < math.inf:
@@ -286,7 +307,7 @@ class TrajectoryWriter:
             )
         if (table, layout) not in self._admitted:
             self._admit(table, layout)
-        self._sender.add(table, layout, self._episode, range(oldest, first + 1, period), priorities, stop)
+        return first, stop, layout
 
     def _layout(self, trajectory: Any) -> tuple[int, int, int]:
         """First step of an item, the step after its last, and the number of its layout."""
@@ -323,6 +344,12 @@ class TrajectoryWriter:
         key = (shape, *[pattern_of(leaf, first) for leaf in leaves])
         number = self._layout_of.get(key)
         if number is None:
+            if (
+                len(self._layout_of) >= _MOST_LAYOUTS
+            ):  # every item is of another form, as where steps are drawn at random
+                for known in (self._layout_of, self._recent, self._admitted):
+                    known.clear()
+                self._sender.forget_layouts()
             spec = layout_of(shape, leaves, first)._replace(of_steps=self.signature_may_be_of_steps)
             number = self._layout_of[key] = self._sender.outbox.add_layout(spec)
         return first, max(span.last for span in spans) + 1, number
@@ -343,7 +370,7 @@ class TrajectoryWriter:
     def _begin(self, deadline: Deadline | None = None) -> None:
         """What every call does first."""
         if self._closed:
-            raise ReplayError("the writer is closed; make a new one")
+            raise ReplayError(self._closed)
         if self._sender.has_failed:
             self._sender.raise_failures(deadline)
 
@@ -393,5 +420,5 @@ class TrajectoryWriter:
         """Sends what is buffered and lets go of the server's copy of the steps. Does not wait. Idempotent."""
         if self._closed:
             return
-        self._closed = True
+        self._closed = "the writer is closed; make a new one"
         self._sender.close()
