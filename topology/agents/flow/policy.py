@@ -109,8 +109,9 @@ class JaxPolicy:
         return {"calls": self._calls, "leaves": leaves_by_path(self._state)}
 
     def set_state(self, state: Any) -> None:
-        self._state = with_leaves(self._state, state["leaves"], "the plan's checkpoint")
-        self._calls = state["calls"]
+        leaves = {name: np.asarray(leaf) for name, leaf in state["leaves"].items()}
+        self._state = with_leaves(self._state, leaves, "the checkpoint")
+        self._calls = int(state["calls"])
 
     # --- learning ----------------------------------------------------------------------------------------------------
 
