@@ -129,6 +129,17 @@ def test_a_script_ends_without_a_word(run: Run) -> None:
         tables = reverb.Server([reverb.Table.queue("queue", 10)])
         replay = reverb.Client(f"localhost:{tables.port}")
         replay.insert([1.0], {"queue": 1.0})
+
+        class Adder:
+            def __init__(self):
+                self.writer = replay.trajectory_writer(num_keep_alive_refs=1)
+            def __del__(self):  # as those of Acme
+                self.writer.flush(0, timeout_ms=10_000)
+                self.writer.close()
+
+        adder = Adder()
+        adder.writer.append([2.0])
+        adder.writer.create_item("queue", 1.0, [adder.writer.history[0][:]])
         """
     )
     assert (code, output) == (0, "")

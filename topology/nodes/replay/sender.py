@@ -11,6 +11,7 @@ from typing import Protocol, final
 
 from topology.clock import Clock, Deadline
 from topology.errors import ConnectionBroken, ReplayDeadlineExceeded, ReplayError
+from topology.nodes.replay import at_exit
 from topology.nodes.replay.messages import StreamLost, WriteBatch
 from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
 from topology.nodes.replay.region_pool import RegionPool
@@ -74,6 +75,7 @@ class Sender:
         self._lost: list[Pending] = []
         self._error: BaseException | None = None
         self._cut_off: BaseException | None = None  # the connection broke, and nothing came over it since
+        at_exit.send_at_exit(self)
 
     @property
     def unfinished(self) -> int:
@@ -227,6 +229,7 @@ class Sender:
             ReplayError, CourierError: what the server or the connection reported.
         """
         while True:
+            deadline = Deadline(0.0, self._clock) if at_exit.is_over() else deadline
             if self._cut_off is not None and self._stranded():
                 self._reconnect(deadline)
             remaining = None if deadline is None else deadline.remaining()
@@ -296,6 +299,8 @@ class Sender:
             self._changed.notify_all()
 
     def _say_farewell(self) -> None:
+        if at_exit.is_over():
+            return  # the server hears of the end by the connection's
         self._backend.insert(self.outbox.farewell()).add_done_callback(_ignore)
 
 
