@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from topology.errors import ReplayDeadlineExceeded
+from topology.errors import ReplayDeadlineExceeded, ReplayError
 from topology.nodes import replay
 from topology.nodes.replay.alarms import Alarms
 
@@ -132,3 +132,98 @@ def test_what_is_no_table_and_no_compression_is_refused():
         replay.Server([make_table()], compression="zlib")
     with pytest.raises(ValueError, match="port=70000"):
         replay.Server([make_table()], port=70_000)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [1.5],
+        np.array([1.0]),
+        np.array([3], np.uint32),
+        np.array([3], np.int32),
+        [-1],
+        np.array([-1]),
+        [1 << 64],
+        ["a"],
+        [None],
+        np.array([True]),
+    ],
+)
+def test_keys_are_integers_of_64_bits(clients, keys):
+    one, _ = clients
+    by_key = lambda: one.mutate_priorities("t", updates=dict.fromkeys(list(keys), 9.0))  # noqa: E731
+    for call in (
+        by_key,
+        lambda: one.update_priorities("t", keys, [9.0]),
+        lambda: one.mutate_priorities("t", updates={0: 9.0}, deletes=keys),
+    ):
+        if call is by_key and getattr(keys, "dtype", None) in (np.int32, np.uint32):
+            continue  # a key of a dict is any integer
+        with pytest.raises(ValueError, match="table 't': keys are"):
+            call()
+    batch = one.sample_batch("t", 1)
+    assert batch.info.priority.tolist() == [1.0]
+    key = batch.info.key[0]
+    assert [one.update_priorities("t", same, [2.0]) for same in ([key], (int(key),), np.array([key], np.int64))] == [
+        1
+    ] * 3
+    assert one.update_priorities("t", [], []) == one.mutate_priorities("t", updates={}, deletes=[]) == 0
+    assert one.mutate_priorities("t", deletes=key) == 1
+
+
+def test_an_insert_into_several_tables_is_into_all_or_none(clients):
+    one, _ = clients
+    for priorities in (
+        {"t": 1.0, "nowhere": 1.0},
+        {"t": 1.0, "u": -1.0},
+        {"t": 1.0, "u": float("nan")},
+        {"t": 1.0, "u": "x"},
+    ):
+        with pytest.raises((ValueError, ReplayError), match="table"):
+            one.insert({"x": 1.0}, priorities)
+    assert [info.current_size for info in one.server_info().values()] == [1, 1]
+
+
+def test_priorities_are_numbers(clients):
+    with clients[0].trajectory_writer(1) as writer:
+        writer.append({"x": 2.0})
+        for wrong in ("high", None, [1.0, 2.0]):
+            with pytest.raises((TypeError, ValueError), match="table 't': a priority is a number, got"):
+                writer.create_item("t", wrong, writer.history["x"][-1:])
+        for period in (0, -1, 1.5):
+            with pytest.raises(ValueError, match=r"period .* must be a positive integer"):
+                writer.create_items("t", [1.0, 2.0], writer.history["x"][-1:], period=period)
+
+
+def test_counts_of_writers_and_readers_are_integers(clients):
+    one, _ = clients
+    for wrong in (1.5, float("nan"), "3", None, 0):
+        with pytest.raises(ValueError, match=r"num_keep_alive_refs .* must be a positive integer"):
+            one.trajectory_writer(wrong)
+        with pytest.raises(ValueError, match=r"max_sequence_length .* must be a positive integer"):
+            one.writer(wrong)
+    for wrong in (1.5, "3", None, -1):
+        with pytest.raises(ValueError, match="table 't': num_samples must be"):
+            one.sample("t", wrong)
+    assert list(one.sample("t", 0)) == []
+    for wrong in (float("nan"), "soon"):
+        with pytest.raises(ValueError, match="timeout must be seconds"):
+            one.server_info(wrong)
+    for wrong in (-1, 1.5, "x"):
+        with pytest.raises(ValueError, match="table 't': seed must be"):
+            make_table(seed=wrong)
+    for wrong in (float("inf"), float("nan"), 0, -1):
+        with pytest.raises(ValueError, match="samples_per_insert must be above 0 and finite"):
+            replay.rate_limiters.RateLimiter(wrong, 1, 0.0, 1.0)
+    with pytest.raises(ValueError, match="keep_latest must be an integer"):
+        replay.DefaultCheckpointer("/tmp", keep_latest=1.5)
+
+
+def test_columns_are_indexed_by_any_integer(clients):
+    with clients[0].trajectory_writer(3) as writer:
+        for value in range(3):
+            writer.append({"x": value})
+        column = writer.history["x"][-3:]
+        assert column[np.int64(1)].numpy() == 1
+        with pytest.raises(IndexError, match=r"TrajectoryColumn x .*: index 3 is out of range, it has 3 steps"):
+            column[3]

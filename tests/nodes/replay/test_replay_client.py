@@ -1,6 +1,7 @@
 """The client and the server over a real courier connection."""
 
 import concurrent.futures
+import itertools
 import logging.handlers
 import pickle
 import queue
@@ -441,3 +442,19 @@ def test_importing_replay_imports_neither_jax_nor_tensorflow():
     code = "import sys, topology.nodes.replay; print([m for m in ('jax', 'tensorflow', 'tree') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_inserts_that_wait_hold_up_no_sample_of_the_same_client(serve):
+    """More than the 1,024 messages that a connection has under way: they have one of their own."""
+    client = serve(replay.Table.queue("full", 1), replay.Table.queue("other", 10))
+    writers = [client.trajectory_writer(1) for _ in range(1100)]
+    for value, writer in enumerate(writers):
+        writer.append(value)
+        writer.create_item("full", 1.0, writer.history[-1])
+    client.insert(-1, {"other": 1.0})
+    assert client.sample_batch("other", 1, timeout_s=WAIT_S).data.tolist() == [[-1]]
+    with client.batches("full", 50, timeout_s=WAIT_S) as batches:
+        got = [value for batch in itertools.islice(batches, 22) for value in batch.data.tolist()]
+    assert sorted(got) == list(range(1100))
+    for writer in writers:
+        writer.close()

@@ -4,6 +4,9 @@ import pytest
 
 from topology import errors
 from topology.nodes import replay
+from topology.nodes.replay.dataset import BatchIterator
+from topology.nodes.replay.links import SampleCallArguments
+from topology.testing import ManualClock
 
 
 def fill(client, values, table="queue"):
@@ -84,3 +87,18 @@ def test_within_the_process_too(make_table):
         fill(client, range(10), table="table")
         with client.batches("table", 4, prefetch=2) as batches:
             assert all(len(next(batches).data) == 4 for _ in range(20))
+
+
+def test_a_batch_tells_how_old_it_may_be(serve):
+    client = serve(replay.Table.queue("queue", 100))
+    fill(client, range(20))
+    clock = ManualClock()
+    request = SampleCallArguments("queue", 2, None)
+    batches = BatchIterator(lambda: client.link.submit_sample(request), client.assemble, prefetch=1, clock=clock)
+    ages = []
+    for _ in range(4):
+        next(batches)
+        ages.append(batches.age_s)
+        clock.advance(3.0)
+    batches.close()
+    assert ages == [0.0, 3.0, 3.0, 3.0]

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from topology.errors import ReplayDeadlineExceeded, ReplayError
 from topology.nodes import replay
 from topology.nodes.replay import rate_limiters, selectors
 from topology.nodes.replay.requests import SampleRequest
@@ -134,3 +135,34 @@ def test_where_the_time_of_a_table_goes(make_bench):
     bench.sample(table, 2).result(0)
     bench.sample(table, 1)
     assert table.info.table_worker_time.sleeping_ms >= 0
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_what_was_drawn_for_a_batch_that_was_given_up_is_not_lost(open_client, make_table, limit):
+    """Also to those who only ever ask for distinct items; and no item is twice in what they get."""
+    client = open_client(make_table(sampler=selectors.Fifo(), max_times_sampled=limit))
+    for first in (0, 2, 4):
+        with client.trajectory_writer(1) as writer:
+            for value in (first, first + 1):
+                writer.append(value)
+                writer.create_item("table", 1.0, writer.history[-1])
+        with pytest.raises(ReplayDeadlineExceeded):
+            client.sample_batch("table", first + 3, replacement=False, timeout_s=0.01)
+    assert sorted(distinct(client, 6).data.tolist()) == list(range(6))
+    if limit == 1:
+        assert client.server_info()["table"].rate_limiter_info.sample_stats.completed == 6
+
+
+def test_samples_left_over_with_repetitions(make_bench, make_table):
+    bench, table = make_bench(), make_table(sampler=selectors.Fifo(), max_times_sampled=4, max_size=10)
+    sampling = bench.sample(table, 7)
+    bench.insert(table, [1])  # four times
+    table.cancel(sampling.request, ReplayError("given up"))
+    bench.insert(table, [2, 3])
+    drawn = []
+    request = SampleRequest(3, lambda picks, error: drawn.extend(picks), distinct=True)
+    table.sample(request)
+    values, picks = bench.read(drawn)
+    assert values == [1, 2, 3]
+    assert picks.times_sampled.tolist() == [1, 1, 1]
+    assert bench.sample(table, 5).result(0)[0] == [1, 1, 1, 2, 2]

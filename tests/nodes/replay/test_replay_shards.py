@@ -248,3 +248,17 @@ def test_handles_become_one_client(monkeypatch):
     client = dereference({"replay": sharded([ReverbHandle(FakeAddress(i)) for i in range(2)])})["replay"]
     assert isinstance(client, ShardedClient)
     assert client.server_address == "unix:/nowhere/0,unix:/nowhere/1"
+
+
+def test_what_was_drawn_with_repetitions_is_not_given_to_who_wants_none(cluster):
+    group = cluster(2, max_times_sampled=0)
+    write(group.client, [7])
+    for _ in range(2):  # drawn from the first: twice the same; the other has nothing
+        with pytest.raises(errors.ReplayDeadlineExceeded):
+            group.client.sample_batch("table", 4, timeout_s=0.01)
+    with pytest.raises(errors.ReplayDeadlineExceeded):
+        group.client.sample_batch("table", 4, timeout_s=0.01, replacement=False)
+    for value in (8, 9, 10):
+        write(group.client, [value])
+    batch = group.client.sample_batch("table", 4, timeout_s=WAIT_S, replacement=False)
+    assert len(set(batch.info.key.tolist())) == 4

@@ -1,10 +1,13 @@
 """Random programs of a writer against lists: whatever is appended, skipped, sent, dropped, items hold their cells."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from topology.errors import ReplayDeadlineExceeded, ReplayError
 from topology.nodes import replay
 from topology.nodes.replay.messages import StreamLost
 from topology.nodes.replay.service import ReplayService
@@ -162,4 +165,24 @@ def test_late_cells_of_a_step_that_left_the_window_stay_behind():
     writer.create_item("queue", 1.0, writer.history["b"][-1])
     writer.flush()
     assert client.sample_batch("queue", 2).data.tolist() == [1, 3]
+    service.close()
+
+
+def test_a_message_that_comes_twice_is_refused_and_nobody_waits_for_ever():
+    service = ReplayService([replay.Table.queue("queue", 1)])
+    sent = []
+    insert = service.insert
+    service.insert = lambda batch, *_: sent.append(batch) or insert(batch)
+    writer = replay.Client("memory:x", service=service).trajectory_writer(1)
+    for value in range(2):
+        writer.append(value)
+        writer.create_item("queue", 1.0, writer.history[-1])
+        with contextlib.suppress(ReplayDeadlineExceeded):
+            writer.flush(timeout_ms=0)
+    ahead = sent[1]._replace(number=7)
+    insert(ahead)
+    for batch in (*sent, ahead):
+        with pytest.raises(ReplayError, match=f"message {batch.number} of writer .* has come before"):
+            insert(batch).result(20)
+    assert service.tables["queue"].info.rate_limiter_info.insert_stats.pending == 1
     service.close()

@@ -259,7 +259,7 @@ def _keys(path: Sequence[Any]) -> Keys:
 def _load_layout(entry: dict[str, Any], store: Store, loaded: Sequence[_Loaded]) -> tuple[Layout, _Loaded]:
     found = loaded[entry["group"]]
     leaves = tuple(LeafPattern(column, tuple(steps), squeezed) for column, steps, squeezed in entry["leaves"])
-    structure = base64.b64decode(entry["structure"])
+    structure = base64.b64decode(entry["structure"], validate=True)
     item_paths = tuple(_keys(path) for path in entry["paths"])
     spec = LayoutSpec(leaves, entry["structure_key"], structure, item_paths, entry.get("of_steps", False))
     check_layout(spec, len(found[0].columns))
