@@ -319,6 +319,20 @@ def test_a_worker_that_does_not_come_back_is_left_out(places, latch):
     assert [actor.name for actor in workers.remote_workers()] == ["worker/1"]
 
 
+def test_a_worker_that_does_not_come_back_is_left_out_though_others_always_have_something(places, latch):
+    workers, (first, _) = places(max_restarts=1, patience_s=0.2, leave_out=True)
+    plan = from_actors((), crew=workers.crew).gather_async(num_async=4)
+    next(plan)
+    first.worker.sampler.before = latch
+    latch.close()
+    end = _in_thread(lambda: (latch.waiting.acquire(timeout=20), first.server.stop(0.0), latch.open()))
+    deadline = Deadline(30)
+    while len(workers.remote_workers()) == 2 and not deadline.expired:
+        within(30, next, plan)
+    end()
+    assert [actor.name for actor in workers.remote_workers()] == ["worker/1"]
+
+
 def test_a_worker_that_goes_away_is_an_error_by_default(places, latch):
     workers, (first, _) = places()
     plan = train(workers)
