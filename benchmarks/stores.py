@@ -309,7 +309,7 @@ def main() -> int:
         systems: dict[str, System] = {
             "pub/sub": PubSub(url),
             "redis": Memory(url),
-            "redis, lz4": Memory(url, name=f"{NAME}-lz4", packing="lz4"),
+            "redis, not packed": Memory(url, name=f"{NAME}-plain", packing=None),
             "replay": Memory(f"replay:{replay}"),
             "node": Memory(f"node:{node}"),
         }

@@ -15,6 +15,7 @@ import pytest
 
 from topology.errors import StoreDataError
 from topology.nodes.store import codec, packing
+from topology.nodes.store.packing import AUTO, Packer
 
 DTYPES = ["?", "u1", "i2", ">i4", "<u8", "f2", "f4", "f8", "c8", "c16", "M8[us]", "m8[s]", "S3", "U2"]
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(), st.text(max_size=10))
@@ -186,3 +187,22 @@ def test_a_damaged_frame_is_refused_wherever_it_is_cut():
     for end in range(len(whole)):
         with pytest.raises(StoreDataError):
             codec.decode(whole[:end])
+
+
+def test_packing_by_itself_is_tried_again_and_again_and_given_up_where_it_does_not_pay():
+    pytest.importorskip("lz4")
+    packer = Packer(AUTO)
+    assert packer.choose() == "lz4"
+    packer.note(1000, 699)
+    assert packer.choose() == "lz4"
+    packer.note(1000, 701)
+    assert [packer.choose() for _ in range(16)] == [None] * 15 + ["lz4"]
+    asked_for = Packer("zlib")
+    asked_for.note(1000, 1000)
+    assert asked_for.choose() == "zlib"
+    assert Packer(None).choose() is None
+
+
+def test_packing_by_itself_is_none_where_the_package_is_not_installed(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert Packer(AUTO).choose() is None

@@ -17,7 +17,7 @@ from topology.nodes.store import redis_scripts as scripts
 from topology.nodes.store.bounds import check_reachable
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, MemoryStats
-from topology.nodes.store.packing import check_packing
+from topology.nodes.store.packing import AUTO, Packer
 from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.redis_entries import Entry, amount_of, enough, entry_of, experience_of
 from topology.nodes.store.redis_link import Call, RedisLink
@@ -40,7 +40,8 @@ class RedisMemory(MemoryBackend):
         name: of the memory.
         max_steps: most steps it keeps.
         max_bytes: most bytes of frames: the columns as they are sent, packed if they are.
-        packing: how writers pack columns, of `topology.nodes.store.packing.PACKINGS`; None for not.
+        packing: how writers pack columns: "lz4", "zstd", "zlib", None for not, or "auto": lz4 where its package is
+            installed, for as long as it makes them smaller.
         patience_s: how long a server that is not there is waited for, in seconds.
 
     Raises:
@@ -56,7 +57,7 @@ class RedisMemory(MemoryBackend):
         name: str,
         max_steps: int = MAX_STEPS,
         max_bytes: int = MAX_BYTES,
-        packing: str | None = None,
+        packing: str | None = AUTO,
         patience_s: float = 30.0,
     ) -> None:
         if set(name) & set("{} \r\n"):
@@ -67,7 +68,7 @@ class RedisMemory(MemoryBackend):
         self._prefix = b"topology:{%s}:" % name.encode()
         self._link = RedisLink(url, name, patience_s)
         self._storing = RedisStoring(
-            self._link, self._prefix, bounds=self._bounds, packing=check_packing(packing), reopen=self._reopen
+            self._link, self._prefix, bounds=self._bounds, packer=Packer(packing), reopen=self._reopen
         )
         self._lock = threading.Lock()
         self._reading = threading.RLock()

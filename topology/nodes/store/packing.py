@@ -4,34 +4,74 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import zlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, final
 
 from topology.errors import StoreDataError
 
-__all__ = ["PACKINGS", "Buffer", "check_packing", "pack", "unpack"]
+__all__ = ["AUTO", "PACKINGS", "Buffer", "Packer", "check_packing", "pack", "unpack"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 PACKINGS = ("zlib", "lz4", "zstd")
 """Ways to pack arrays; the latter two come with the extra `compression`."""
 
+AUTO = "auto"
+"""lz4 where its package is installed, for as long as it makes frames smaller."""
+
+_AUTO = "lz4"
+_WORTH_IT = 0.7  # of its size
+_SKIPPED = 15  # frames between two attempts, where it was not
+
 _SMALL_BYTES = 256  # below it there is nothing to win
 
 
-class _Packer(NamedTuple):
-    pack: Callable[[Buffer], bytes]
-    unpack: Callable[[Buffer, int], bytes]  # at most so many bytes come out
+@final
+class Packer:
+    """How the next frame is to be packed. Thread-safe enough: a count that is lost is an attempt more.
 
-
-def check_packing(packing: str | None) -> str | None:
-    """`packing`, if it can be used here.
+    Args:
+        packing: of `PACKINGS`, `AUTO`, or None for not at all.
 
     Raises:
         ValueError: there is no such packing.
         ImportError: its package is not installed.
     """
+
+    def __init__(self, packing: str | None) -> None:
+        self._auto = packing == AUTO
+        self._packing = check_packing(packing)
+        self._skip = 0
+
+    def choose(self) -> str | None:
+        """What to pack the next frame with."""
+        if self._skip:
+            self._skip -= 1
+            return None
+        return self._packing
+
+    def note(self, plain_bytes: int, frame_bytes: int) -> None:
+        """What came of it."""
+        if self._auto and frame_bytes > _WORTH_IT * plain_bytes:
+            self._skip = self._skip or _SKIPPED
+
+
+class _Packing(NamedTuple):
+    pack: Callable[[Buffer], bytes]
+    unpack: Callable[[Buffer, int], bytes]  # at most so many bytes come out
+
+
+def check_packing(packing: str | None) -> str | None:
+    """`packing`, if it can be used here; of `AUTO` what that is here.
+
+    Raises:
+        ValueError: there is no such packing.
+        ImportError: its package is not installed.
+    """
+    if packing == AUTO:
+        return _AUTO if importlib.util.find_spec(_AUTO) is not None else None
     if packing is not None:
         _packer(packing)
     return packing
@@ -66,24 +106,24 @@ def unpack(packing: str, memory: Buffer, size: int, name: str) -> bytes:
 
 
 @functools.cache
-def _packer(packing: str) -> _Packer:
+def _packer(packing: str) -> _Packing:
     if packing == "zlib":
         # One byte more than there should be tells those who have hidden more from those who have not.
-        return _Packer(
+        return _Packing(
             lambda data: zlib.compress(data, 1), lambda data, size: zlib.decompressobj().decompress(data, size + 1)
         )
     if packing == "lz4":
         lz4 = _package("lz4.block", packing)
-        return _Packer(
+        return _Packing(
             lambda data: lz4.compress(data, store_size=False),
             lambda data, size: lz4.decompress(data, uncompressed_size=size),
         )
     if packing == "zstd":
         zstandard = _package("zstandard", packing)  # its objects are for one thread at a time, and cheap to make
-        return _Packer(
+        return _Packing(
             lambda data: zstandard.ZstdCompressor(level=1).compress(data), functools.partial(_unpack_zstd, zstandard)
         )
-    raise ValueError(f"no packing {packing!r}: there are {', '.join(PACKINGS)}")
+    raise ValueError(f"no packing {packing!r}: there are {', '.join((*PACKINGS, AUTO))}")
 
 
 def _unpack_zstd(zstandard: Any, data: Buffer, size: int) -> bytes:

@@ -19,6 +19,7 @@ from topology.nodes.store import redis_scripts as scripts
 from topology.nodes.store.bounds import check_fits
 from topology.nodes.store.codec import Buffer, encode, size_of
 from topology.nodes.store.memory_writer import MemoryWriter
+from topology.nodes.store.packing import Packer
 from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.redis_entries import RedisWriter
 from topology.nodes.store.redis_link import Call, Command, RedisLink
@@ -46,7 +47,7 @@ class RedisStoring:
         link: to the server.
         prefix: of the memory's keys.
         bounds: of the memory, in steps and bytes.
-        packing: how columns are packed.
+        packer: says how columns are packed.
         reopen: called when the server knows nothing of the memory any more.
     """
 
@@ -56,13 +57,13 @@ class RedisStoring:
         prefix: bytes,
         *,
         bounds: tuple[int, int],
-        packing: str | None,
+        packer: Packer,
         reopen: Callable[[], None],
     ) -> None:
         self.link = link
         self._prefix = prefix
         self._bounds = bounds
-        self._packing = packing
+        self._packer = packer
         self._reopen = reopen
         self._lock = threading.Lock()
         self._process = os.getpid()
@@ -74,7 +75,10 @@ class RedisStoring:
         Raises:
             ValueError: it is larger than the whole memory.
         """
-        frame = encode(parcel.columns, parcel.meta, packing=self._packing)
+        packing = self._packer.choose()
+        frame = encode(parcel.columns, parcel.meta, packing=packing)
+        if packing is not None:
+            self._packer.note(sum(column.nbytes for column in parcel.columns.values()), size_of(frame))
         check_fits(parcel.steps, size_of(frame), *self._bounds)
         with self._lock:
             if self._process != os.getpid():  # a fork: the parent goes on counting for those that were there
@@ -95,14 +99,15 @@ class RedisStoring:
         numbers = (writer.number, offer.steps, size_of(offer.frame), int(offer.whole_episode))
         return [send, Call(scripts.STORE, self._keys(writer), tuple(b"%d" % number for number in numbers))]
 
-    def store(self, offer: Offer, deadline: Deadline) -> str | None:
+    def store(self, offer: Offer, deadline: Deadline, *, must_send: bool = True) -> str | None:
         """Its id, when the server has it; None when there was no room until the deadline. It may be asked for again.
+
+        `must_send`: whether the server may not have the frame.
 
         Raises:
             StoreUnavailable, StoreError: see `RedisLink.ask`.
         """
         send, store = self.commands(offer)
-        must_send = True
         while True:
             reply = self.link.ask([send, store] if must_send else [store], deadline)[-1]
             if reply[0] == 1:
@@ -132,7 +137,8 @@ class _Fate(enum.Enum):
 
     AWAITED = enum.auto()  # an answer is to come
     STORED = enum.auto()
-    LEFT = enum.auto()  # the server had no room, or the connection broke: it is to be gone after
+    SENT = enum.auto()  # the server has its frame, and no room: it is to be gone after
+    LEFT = enum.auto()  # nobody knows, say because the connection broke: alike
 
 
 @final
@@ -182,7 +188,7 @@ class RedisPipeline(MemoryWriter):
             self._under_way.clear()  # their writers are not used again: they may still be on their way
 
     def _left_alone(self) -> bool:
-        return any(fate is _Fate.LEFT for _, fate in self._under_way)
+        return any(fate in (_Fate.SENT, _Fate.LEFT) for _, fate in self._under_way)
 
     def _send(self, offer: Offer) -> _Fate:
         try:
@@ -197,7 +203,7 @@ class RedisPipeline(MemoryWriter):
         if self._under_way[0][1] is _Fate.AWAITED and self._read_answer() is not _Fate.STORED:
             self._read_answers()
         offer, fate = self._under_way[0]
-        if fate is _Fate.LEFT and self._storing.store(offer, deadline) is None:
+        if fate is not _Fate.STORED and self._storing.store(offer, deadline, must_send=fate is _Fate.LEFT) is None:
             raise StoreFull(
                 f"no room for {offer.steps} steps that were stored before came in the time allowed; they wait for it "
                 f"still, and nothing more was taken: {self._explain()}"
@@ -223,4 +229,6 @@ class RedisPipeline(MemoryWriter):
             replies: list[Any] = self._line.receive(2)
         except WireBroken:
             return _Fate.LEFT
-        return _Fate.STORED if isinstance(replies[1], list) and replies[1][0] == 1 else _Fate.LEFT
+        if not isinstance(replies[1], list):
+            return _Fate.LEFT  # refused: say, because the server has forgotten the script
+        return {1: _Fate.STORED, 0: _Fate.SENT}.get(replies[1][0], _Fate.LEFT)
