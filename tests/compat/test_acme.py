@@ -65,16 +65,16 @@ def run(python: str, tmp_path: Path) -> Callable[..., str]:
 
 @pytest.mark.parametrize("kind", ["local_mt", "local_mp"])
 @pytest.mark.parametrize("caches", [0, 1])
-@pytest.mark.parametrize(("agent", "steps", "bar"), [("d4pg", 1500, -2.5), ("svg0", 200, None)])
-def test_a_distributed_agent_ends_at_its_limit(
-    run: Callable[..., str], agent: str, steps: int, bar: float | None, caches: int, kind: str
+@pytest.mark.parametrize(("agent", "steps", "bar"), [("d4pg", 1500, -2.5), ("svg0", 2300, -2.5)])
+def test_a_distributed_agent_learns_and_ends_at_its_limit(
+    run: Callable[..., str], agent: str, steps: int, bar: float, caches: int, kind: str
 ) -> None:
-    """And D4PG learns. Random actions return -6, zeros -4, the best 0."""
+    """Random actions return -6, zeros -4, the best 0."""
     flags = (f"--agent={agent}", f"--steps={steps}", f"--caches={caches}", f"--lp_launch_type={kind}")
     output = run(str(PROGRAMS / "acme_distributed.py"), *flags)
     returns = re.search(r"RETURNS of (\d+) episodes: (\S+) at first, (\S+) at last", output)
     assert returns is not None, output
-    assert bar is None or float(returns[3]) > bar, output
+    assert float(returns[3]) > bar, output
     for sign in ("Killed", "did not end within the notice", "left behind"):
         assert sign not in output
 
