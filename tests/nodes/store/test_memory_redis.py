@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from topology.errors import StoreDeadlineExceeded, StoreError, StoreFull, StoreUnavailable
+from topology.errors import StoreDataError, StoreDeadlineExceeded, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store import codec, redis_link
 from topology.nodes.store.memory import open_memory_backend
 from topology.nodes.store.memory_writer import PlainWriter
@@ -349,6 +349,29 @@ class Bomb:
 
 def _go_off():
     Bomb.went_off = True
+
+
+@pytest.mark.parametrize("bound", [b"", b"many", b"1e309", b"-5"])
+def test_bounds_that_are_none_are_refused(raw, bound):
+    server, client = raw
+    with opened(server) as handle:
+        client.hset(f"topology:{{{NAME}}}:state", "max_steps", bound)
+        with pytest.raises(StoreDataError, match="its bounds are"):
+            opened(server)
+        handle.delete()
+        handle.store(steps(5), timeout_s=DEADLINE_S)
+
+
+@pytest.mark.parametrize("name", ["state", "stream", "sizes", "queue", "bell"])
+def test_whatever_lies_there_can_be_deleted(raw, name):
+    server, client = raw
+    with opened(server) as handle:
+        handle.store(steps(5))
+        client.delete(f"topology:{{{NAME}}}:{name}")
+        client.set(f"topology:{{{NAME}}}:{name}", "mine")
+        handle.delete()
+        handle.store(steps(5, 1), timeout_s=DEADLINE_S)
+        assert numbers(handle.fetch(num_steps=5, timeout_s=DEADLINE_S)) == [1]
 
 
 def test_what_others_put_into_the_stream_is_refused_and_skipped(raw, caplog):

@@ -241,6 +241,11 @@ class RedisMemory(MemoryBackend):
     def _open(self) -> None:
         bounds = tuple(b"%d" % bound for bound in self._bounds)
         made, *found = self._link.ask([Call(scripts.OPEN, self._keys("state", "stream"), bounds)])[0]
+        if not all(bound is not None and bound.isdigit() for bound in found):
+            raise StoreDataError(
+                f"memory {self._name!r} was not made by this project, or was damaged: its bounds are {found}. Take "
+                "another name, or remove what lies there with delete() of a handle that is open, or by its keys"
+            )
         if tuple(found) != bounds:
             raise ValueError(
                 f"memory {self._name!r} is there with max_steps={int(found[0])} and max_bytes={int(found[1])}, not "
