@@ -161,6 +161,38 @@ def test_a_server_that_stays_away(service):
     assert values(service) == [0]
 
 
+def test_a_server_that_goes_away_again_while_it_is_waited_for(service):
+    wire = Wire(service)
+    writer = TrajectoryWriter(wire, 3, patience_s=WAIT_S)
+    ready, left = wire.ready, [3]
+
+    def answer():
+        left[0] -= 1
+        if left[0] < 0:
+            return ready()
+        broken: Future = Future()
+        broken.set_exception(errors.ConnectionBroken("reset"))
+        return broken
+
+    wire.ready = answer
+    wire.lose_next = "message"
+    item(writer, 0)
+    writer.flush()
+    assert left == [-1]
+    assert values(service) == [0]
+    left[0] = 1_000_000
+    wire.lose_next = "message"
+    item(writer, 1)
+    with pytest.raises(errors.ReplayDeadlineExceeded, match="1 items wait to be sent again when it is back"):
+        writer.flush(timeout_ms=5)
+    writer.patience_s = 0.005
+    with pytest.raises(errors.ConnectionBroken, match=r"was not back within 0.005 s"):
+        writer.flush()
+    left[0] = 0
+    writer.flush()
+    assert values(service) == [1]
+
+
 def test_a_restarted_server_gets_what_was_not_confirmed(make_table, tmp_path):
     address = f"unix:{tmp_path}/s"
     servers = [replay.Server([replay.Table.queue("queue", 2)], address=address)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -21,11 +21,20 @@ from topology.nodes.replay.rate_limiters import LimiterState
 from topology.nodes.replay.requests import InsertRequest, Picks, SampleRequest
 from topology.nodes.replay.sampling import Draw, draw, draw_distinct
 
-__all__ = ["Counts", "TableCore"]
+__all__ = ["Counts", "TableCore", "count_each"]
 
 _Slots = npt.NDArray[np.int64]
 
+_MANY = 4096  # values for which making them objects of Python costs more than sorting
 _MOST_WRITERS = 65_536  # of which the table knows how many of their items it has taken; the idlest are forgotten
+
+
+def count_each(values: npt.NDArray[np.uint64]) -> Iterable[tuple[int, int]]:
+    """Each distinct value, and how often it is there."""
+    if values.size < _MANY:
+        return Counter(values.tolist()).items()
+    distinct, counts = np.unique(values, return_counts=True)
+    return zip(distinct.tolist(), counts.tolist(), strict=True)
 
 
 class Counts(NamedTuple):
@@ -256,7 +265,7 @@ class TableCore:
 
     def forget(self, slots: _Slots) -> None:
         """Drops items that both selectors have let go of already."""
-        for episode, count in Counter(self.items.episodes(slots).tolist()).items():
+        for episode, count in count_each(self.items.episodes(slots)):
             self.episodes[episode] -= count
             if not self.episodes[episode]:
                 del self.episodes[episode]

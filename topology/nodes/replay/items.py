@@ -153,7 +153,9 @@ class Items:
         """Becomes what `state` says: for a new, empty instance. Takes over a reference to each row."""
         high, slots = state.generations.size, state.slots
         self._reserve(high)
-        self._allocator.restart(high, np.setdiff1d(np.arange(high), slots))
+        is_free = np.ones(high, np.bool_)
+        is_free[slots] = False
+        self._allocator.restart(high, np.flatnonzero(is_free))
         self._generation[:high] = state.generations
         self.priority[slots] = state.priority
         self.times_sampled[slots] = state.times_sampled

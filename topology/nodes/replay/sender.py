@@ -271,28 +271,37 @@ class Sender:
         """Blocks until the server answers again."""
         broken = self._cut_off
         assert broken is not None
-        reason = reason_of(broken)
-        if reason is not broken:  # the program stops
-            self._cut_off = None
-            raise reason from reason.__cause__
+        patience = Deadline(self.patience_s, self._clock)
+        while isinstance(broken, ConnectionBroken):
+            reason = reason_of(broken)
+            if reason is not broken:  # the program stops
+                self._cut_off = None
+                raise reason from reason.__cause__
+            # Also the one that answers may go away, or be what is left of the last one.
+            broken = self._probe(broken, patience, deadline)
+        self._cut_off = None
+        if broken is not None:
+            raise broken
+
+    def _probe(self, broken: ConnectionBroken, patience: Deadline, deadline: Deadline | None) -> BaseException | None:
+        """Asks the server for an answer, and waits for it; returns the error if it was one."""
         probe = self._backend.ready()
         probe.add_done_callback(self._wake)
-        limits = [self.patience_s, None if deadline is None else deadline.remaining()]
+        limits = [each.remaining() for each in (patience, deadline) if each is not None]
         with self._changed:
             self._clock.wait_for(self._changed, probe.done, min((s for s in limits if s is not None), default=None))
-        if not probe.done():
-            probe.cancel()
-            if deadline is not None and deadline.expired:
-                raise ReplayDeadlineExceeded(
-                    f"the replay server went away; {self.unfinished} items wait to be sent again when it is back"
-                )
-            raise ConnectionBroken(
-                f"the replay server went away and was not back within {self.patience_s} s; {self.unfinished} items "
-                "are not confirmed. The next call of the writer waits for it again"
-            ) from broken
-        self._cut_off = None
-        if (error := probe.exception()) is not None:
-            raise error
+        is_over = deadline is not None and deadline.expired
+        if probe.done() and not (isinstance(probe.exception(), ConnectionBroken) and (is_over or patience.expired)):
+            return probe.exception()
+        probe.cancel()
+        if is_over:
+            raise ReplayDeadlineExceeded(
+                f"the replay server went away; {self.unfinished} items wait to be sent again when it is back"
+            )
+        raise ConnectionBroken(
+            f"the replay server went away and was not back within {self.patience_s} s; {self.unfinished} items "
+            "are not confirmed. The next call of the writer waits for it again"
+        ) from broken
 
     def _wake(self, _: object) -> None:
         with self._changed:

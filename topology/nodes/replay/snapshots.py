@@ -23,7 +23,7 @@ from topology.nodes.replay.checkpoint_files import (
     read_index,
     write_index,
 )
-from topology.nodes.replay.core import Counts, TableCore
+from topology.nodes.replay.core import Counts, TableCore, count_each
 from topology.nodes.replay.items import ItemsState, RowMatrix
 from topology.nodes.replay.layouts import Layout, LayoutSpec, LeafPattern, Store
 from topology.nodes.replay.soundness import check_counts, check_layout, check_parts, check_rows, check_table
@@ -170,7 +170,10 @@ class _Saver:
 def _rows(group: RowGroup, snapshots: Any) -> npt.NDArray[np.int64]:
     """The rows of a group that items use, ascending, each once."""
     used = [part[2].ravel() for snapshot in snapshots for part in snapshot.items.parts if part[0].group is group]
-    return np.unique(np.concatenate(used)).astype(np.int64)
+    is_used = np.zeros(max(int(rows.max(initial=-1)) for rows in used) + 1, np.bool_)
+    for rows in used:
+        is_used[rows] = True
+    return np.flatnonzero(is_used)
 
 
 def _layout_entry(layout: Layout, group: int) -> dict[str, Any]:
@@ -316,7 +319,7 @@ def _fill(table: Table, entry: dict[str, Any], arrays: dict[str, _Array], parts:
             parts,
         )
         core.counts = Counts(**entry["counts"])
-        core.episodes = Counter(arrays["episode"].tolist())
+        core.episodes = Counter(dict(count_each(arrays["episode"])))
         for writer, count in zip(arrays["writers"].tolist(), arrays["taken"].tolist(), strict=True):
             core.note_taken(writer, count)
         _fill_selectors(core, entry["settings"], arrays)

@@ -68,8 +68,13 @@ class SumTree:
             self._grow(largest + 1)
         self._levels[0][indices] = weights
         for below, above in zip(self._levels, self._levels[1:], strict=False):
-            indices = indices // _FANOUT
-            above[indices] = below.reshape(-1, _FANOUT).take(indices, 0).sum(1)
+            parts = below.reshape(-1, _FANOUT)
+            if indices.size >= len(parts):  # most of them: one for each index would be some of them many times
+                above[: len(parts)] = parts.sum(1)
+                indices = np.arange(len(parts))
+            else:
+                indices = indices // _FANOUT
+                above[indices] = parts.take(indices, 0).sum(1)
         self._stale = True
 
     def clear(self) -> None:
