@@ -629,3 +629,33 @@ def test_items_that_cannot_be_sent_again_at_once_keep_their_order(times):
     assert set(serials) == {0, 1, 101}
     while backend.sent:
         backend.answer()
+
+
+@pytest.mark.parametrize("how", ["steps", "batches"])
+def test_large_values_ask_for_no_memory_but_their_own(client, how):
+    """Also those of the first step, and of columns that come later."""
+    large = np.arange(8 << 20, dtype=np.uint8)
+    writer = client.trajectory_writer(4)
+
+    def append(**step):
+        if how == "steps":
+            writer.append(step)
+        else:
+            writer.append_batch({name: np.asarray(value)[None] for name, value in step.items()})
+
+    def asked_for():
+        return sum(array.nbytes for chunk in writer._buffer._chunks for array in chunk.arrays.values())
+
+    append(x=large)
+    assert asked_for() < 2 * large.nbytes
+    append(n=1)
+    append(n=2, y=large, z=large[::-1])
+    append(n=3, y=large, z=large[::-1])
+    assert asked_for() < 8 * large.nbytes
+    history = writer.history
+    writer.create_item("table", 1.0, {"x": history["x"][0], "n": history["n"][-3:], "z": history["z"][-2:]})
+    writer.flush()
+    numbers, x, z = data(client)[0]
+    assert numbers.tolist() == [1, 2, 3]
+    assert (x == large).all()
+    assert (z == large[::-1]).all()

@@ -187,6 +187,18 @@ class StepBuffer:
             self.version += 1
             self.row_bytes += value.nbytes
 
+    def make_room(self, step: int) -> None:
+        """To be called before the new step `step` is set, when columns got their first value.
+
+        The newest chunk may be for so many steps that the new columns would make it many times as large as chunks are.
+        """
+        if not self._chunks:
+            return
+        chunk = self._chunks[-1]
+        if chunk.first <= step < chunk.stop and (chunk.stop - chunk.first) * self.row_bytes > 2 * _CHUNK_BYTES:
+            chunk.stop = step
+            self._lanes_plan = None
+
     def try_append(self, plan: Sequence[int], values: Sequence[Any]) -> bool:
         """Sets the cells of step `next_step` in the columns of `plan`, when that is plain.
 
@@ -217,18 +229,17 @@ class StepBuffer:
         return True
 
     def _open_lanes(self, plan: Sequence[int], step: int) -> bool:
+        if any(self.columns[number].dtype is None for number in plan):
+            return False  # how many steps a chunk is for depends on their size
         chunk = self._chunks[-1] if self._chunks else self._add_chunk(step)
         if step >= chunk.stop:
             chunk = self._add_chunk(step)
         lanes = []
         for number in plan:
-            column = self.columns[number]
-            if column.dtype is None:
-                return False
-            array = chunk.arrays.get(number)
+            column, array = self.columns[number], chunk.arrays.get(number)
             if array is None:
                 array = self._add_array(chunk, number)
-            lanes.append((array, column, column.plain, column.dtype, column.shape))
+            lanes.append((array, column, column.plain, array.dtype, column.shape))
         self._lanes, self._lanes_plan = lanes, plan
         self._lanes_first, self._lanes_stop, self._lanes_last = chunk.first, chunk.stop, -1
         return True

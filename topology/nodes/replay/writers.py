@@ -203,6 +203,8 @@ class TrajectoryWriter:
         for column, value in first_values:
             buffer.adopt(column, value)
         if not self._step_is_open:
+            if first_values:
+                buffer.make_room(step)
             self._advance(1)
         buffer.set_cells(step, cells)
         if self._step_is_open:
@@ -233,6 +235,7 @@ class TrajectoryWriter:
         for column, array in zip(plan, arrays, strict=True):
             self._buffer.adopt(column, array[0, ...])
         first, count = self._buffer.next_step, len(arrays[0])
+        self._buffer.make_room(first)
         self._advance(count)
         for column, array in zip(plan, arrays, strict=True):
             self._buffer.extend(column, first, array)
