@@ -1,5 +1,7 @@
 """Agents of their own, scaled out: what workers play, what the trainer makes of it, what a restart finds."""
 
+import contextlib
+
 import numpy as np
 import pytest
 
@@ -49,6 +51,24 @@ def never():
     return False
 
 
+@pytest.fixture
+def make_parts():
+    """Makes a learner and who plays for it; `sync=True` for a worker of SYNC."""
+    with contextlib.ExitStack() as closing:
+
+        def make(agent, *, sync=False, **settings):
+            algorithm = algorithm_of(
+                agent, **settings | ({"synchronization": "sync", "num_episodes": 2} if sync else {})
+            )
+            learner = algorithm.make_learner(seed=1)
+            closing.callback(learner.close)
+            cast = algorithm.make_worker(0, seed=2, follow=None if sync else follow_nothing, should_stop=never)
+            closing.callback(cast.player.close)
+            return algorithm, learner, cast
+
+        yield make
+
+
 def teach(learner, cast, updates):
     while learner.updates < updates:
         learner.take([experience_of(cast, cast.player.play_steps(16))])
@@ -59,127 +79,86 @@ def teach(learner, cast, updates):
 @pytest.mark.parametrize(
     "agent", [pytest.param(agent, marks=[pytest.mark.slow] if agent in SLOW else []) for agent in AGENTS]
 )
-def test_an_agent_learns_from_what_its_workers_stored_and_goes_on_after_a_restart(agent):
-    algorithm = algorithm_of(agent)
-    learner = algorithm.make_learner(seed=1)
-    cast = algorithm.make_worker(0, seed=2, follow=follow_nothing, should_stop=never)
-    try:
-        first = learner.state_arrays()
-        cast.acting.load(policy_of(learner, 0))
-        teach(learner, cast, updates=2)
-        assert learner.steps
-        assert learner.steps % 16 == 0
-        newer = policy_of(learner, 1)
-        cast.acting.load(newer)
-        state = learner.state_arrays()
-        assert any("params" in name and (state[name] != first[name]).any() for name in first)
-    finally:
-        cast.player.close()
-        learner.close()
-    again = algorithm.make_learner(seed=1)
-    try:
+def test_an_agent_learns_from_what_its_workers_stored_and_goes_on_after_a_restart(make_parts, agent):
+    algorithm, learner, cast = make_parts(agent)
+    first = learner.state_arrays()
+    cast.acting.load(policy_of(learner, 0))
+    teach(learner, cast, updates=2)
+    assert learner.steps
+    assert learner.steps % 16 == 0
+    newer, state = policy_of(learner, 1), learner.state_arrays()
+    cast.acting.load(newer)
+    assert any("params" in name and (state[name] != first[name]).any() for name in first)
+    with contextlib.closing(algorithm.make_learner(seed=1)) as again:
         again.restore(newer.arrays, state)
         assert (again.steps, again.updates) == (learner.steps, learner.updates)
         for name, array in again.policy_arrays().items():
             np.testing.assert_array_equal(array, newer.arrays[name])
         assert again.state_arrays().keys() == state.keys()
-    finally:
-        again.close()
 
 
-def test_in_sync_no_item_of_a_share_was_made_by_two_policies():
-    algorithm = algorithm_of("impala", synchronization="sync", num_episodes=2)
-    learner = algorithm.make_learner(seed=1)
-    cast = algorithm.make_worker(0, seed=2, follow=None, should_stop=never)
-    try:
-        for updates in (0, 5, 7):
-            cast.acting.load(Policy(updates, learner.policy_arrays(), {"updates": updates}))
-            played = cast.player.play_episodes(2)
-            assert (len(played.episodes), played.oldest) == (2, updates)
-            versions = cast.make_columns(played, cast.acting)["extras/version"]
-            assert len(versions), "two episodes are longer than a sequence"
-            assert set(versions[played.columns["mask"] == 1].tolist()) == {updates}
-    finally:
-        cast.player.close()
-        learner.close()
+def test_in_sync_no_item_of_a_share_was_made_by_two_policies(make_parts):
+    _, learner, cast = make_parts("impala", sync=True)
+    for updates in (0, 5, 7):
+        cast.acting.load(Policy(updates, learner.policy_arrays(), {"updates": updates}))
+        played = cast.player.play_episodes(2)
+        assert (len(played.episodes), played.oldest) == (2, updates)
+        versions = cast.make_columns(played, cast.acting)["extras/version"]
+        assert len(versions), "two episodes are longer than a sequence"
+        assert set(versions[played.columns["mask"] == 1].tolist()) == {updates}
 
 
-def test_in_sync_what_is_left_of_a_round_is_not_learned_from_in_the_next():
-    algorithm = algorithm_of("impala", synchronization="sync", num_episodes=2)
-    learner = algorithm.make_learner(seed=1)
-    cast = algorithm.make_worker(0, seed=2, follow=None, should_stop=never)
-    try:
-        cast.acting.load(policy_of(learner, 0))
-        played = cast.player.play_episodes(5)
-        items = len(played.columns["mask"])
-        assert items % 4, "a batch of four leaves some"
-        learner.take([experience_of(cast, played)])
-        told = [learner.learn() for _ in range(items // 4 + 1)]
-        assert told[-1] is None
-        assert learner.updates == items // 4
-        learner.take([experience_of(cast, cast.player.play_episodes(5))])
-        assert learner.learn()["dropped_items"] == items % 4
-    finally:
-        cast.player.close()
-        learner.close()
+def test_in_sync_what_is_left_of_a_round_is_not_learned_from_in_the_next(make_parts):
+    _, learner, cast = make_parts("impala", sync=True)
+    cast.acting.load(policy_of(learner, 0))
+    played = cast.player.play_episodes(5)
+    items = len(played.columns["mask"])
+    assert items % 4, "a batch of four leaves some"
+    learner.take([experience_of(cast, played)])
+    told = [learner.learn() for _ in range(items // 4 + 1)]
+    assert told[-1] is None
+    assert learner.updates == items // 4
+    learner.take([experience_of(cast, cast.player.play_episodes(5))])
+    assert learner.learn()["dropped_items"] == items % 4
 
 
-def test_experience_says_the_oldest_policy_that_is_in_its_items():
-    algorithm = algorithm_of("impala")
-    learner = algorithm.make_learner(seed=1)
-    cast = algorithm.make_worker(0, seed=2, follow=follow_nothing, should_stop=never)
-    try:
-        cast.acting.load(Policy(3, learner.policy_arrays(), {"updates": 0}))
-        assert nothing_caught(cast.player.play_steps(4).columns), "a sequence has six rows"
-        cast.acting.load(Policy(4, learner.policy_arrays(), {"updates": 1}))
-        played = cast.player.play_steps(4)
-        assert played.oldest == 3
-        assert set(played.columns["extras/version"].flat) == {0, 1}
-        cast.player.play_steps(8)
-        assert cast.player.play_steps(4).oldest == 4
-    finally:
-        cast.player.close()
-        learner.close()
+def test_experience_says_the_oldest_policy_that_is_in_its_items(make_parts):
+    _, learner, cast = make_parts("impala")
+    cast.acting.load(Policy(3, learner.policy_arrays(), {"updates": 0}))
+    assert nothing_caught(cast.player.play_steps(4).columns), "a sequence has six rows"
+    cast.acting.load(Policy(4, learner.policy_arrays(), {"updates": 1}))
+    played = cast.player.play_steps(4)
+    assert played.oldest == 3
+    assert set(played.columns["extras/version"].flat) == {0, 1}
+    cast.player.play_steps(8)
+    assert cast.player.play_steps(4).oldest == 4
 
 
-def test_a_replay_table_goes_on_where_it_was_if_it_is_kept():
-    algorithm = algorithm_of("dqn", checkpoint_replay=True)
-    learner = algorithm.make_learner(seed=1)
-    cast = algorithm.make_worker(0, seed=2, follow=follow_nothing, should_stop=never)
-    try:
-        cast.acting.load(policy_of(learner, 0))
-        teach(learner, cast, updates=3)
-        while learner.learn() is not None:
-            pass
-        again = algorithm.make_learner(seed=1)
-        try:
-            again.restore(learner.policy_arrays(), learner.state_arrays())
-            assert again.learn() is None, "what was learned from is not due again"
-            more = experience_of(cast, cast.player.play_steps(16))
-            for each in (learner, again):
-                each.take([more])
-            assert (learner.learn() is None) == (again.learn() is None)
-        finally:
-            again.close()
-    finally:
-        cast.player.close()
-        learner.close()
+def test_a_replay_table_goes_on_where_it_was_if_it_is_kept(make_parts):
+    algorithm, learner, cast = make_parts("dqn", checkpoint_replay=True)
+    cast.acting.load(policy_of(learner, 0))
+    teach(learner, cast, updates=3)
+    while learner.learn() is not None:
+        pass
+    with contextlib.closing(algorithm.make_learner(seed=1)) as again:
+        again.restore(learner.policy_arrays(), learner.state_arrays())
+        assert again.learn() is None, "what was learned from is not due again"
+        more = experience_of(cast, cast.player.play_steps(16))
+        for each in (learner, again):
+            each.take([more])
+        assert (learner.learn() is None) == (again.learn() is None)
 
 
-def test_an_evaluator_plays_whole_episodes_and_stops_with_the_program():
-    algorithm = algorithm_of("dqn")
-    learner = algorithm.make_learner(seed=1)
+def test_an_evaluator_plays_whole_episodes_and_stops_with_the_program(make_parts):
+    algorithm, learner, _ = make_parts("dqn")
     stopping = False
     cast = algorithm.make_evaluation(seed=3, should_stop=lambda: stopping)
-    try:
+    with contextlib.closing(cast.player):
         cast.acting.load(policy_of(learner, 0))
         assert len(cast.player.play_episodes(3).episodes) == 3
         stopping = True
         with pytest.raises(ProgramStopped):
             cast.player.play_episodes(1)
-    finally:
-        cast.player.close()
-        learner.close()
 
 
 @pytest.mark.parametrize(

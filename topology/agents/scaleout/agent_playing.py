@@ -130,10 +130,10 @@ class AgentPlayer:
         acting: the policy.
         catch: what was kept; None where nothing is.
         closables: closed at the end, before the catch.
-        follow: called before every action of all environments; None for nothing.
-        begin_episode: called before every episode of `play_episodes`; None where those are not played.
-        run_episode: plays one; None when the program was stopped meanwhile.
         should_stop: asked before every action.
+        follow: called before every action of all environments; None for nothing.
+        run_episode: plays one; None when the program was stopped meanwhile. For `play_episodes`.
+        begin_share: called before the first of them; None for nothing.
     """
 
     def __init__(
