@@ -74,6 +74,20 @@ def test_values_of_another_type_are_refused_before_they_are_compared(name, value
     assert error.value.faults[0].startswith(fault)
 
 
+def test_what_is_wrong_with_the_others_is_told_as_well():
+    assert faults(num_actors=0, learner_devices="all", seed=-1) == (
+        "learner_devices='all': a whole number or None\nnum_actors=0: at least 1\nseed=-1: at least 0"
+    )
+
+    @dataclass(frozen=True, kw_only=True)
+    class Needed(Settings):
+        place: str
+
+    with pytest.raises(ProgramError) as error:
+        Needed(place=3, number=0)
+    assert error.value.faults == ("place=3: a text",)
+
+
 def test_numbers_of_numpy_whole_floats_and_what_the_owner_checks_are_taken():
     made = Settings(number=np.int64(3), factor=2, sizes=(), limit=5, mode="c")
     assert (made.number, made.factor, made.limit) == (3, 2, 5)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from topology.agents.core.setting_types import type_faults
+from topology.agents.core.setting_types import type_faults, with_defaults
 from topology.errors import ProgramError
 
 __all__ = ["MOST_ITEMS", "MOST_NODES", "AgentConfig", "CheckedConfig", "ReplayConfig"]
@@ -19,14 +19,16 @@ MOST_ITEMS = 2**31 - 1
 class CheckedConfig:
     """Settings that check themselves: a frozen dataclass that says in `faults` what is wrong with it.
 
-    The types of its values are looked at before; see `type_faults`.
+    The types of its values are looked at before; see `type_faults`. `faults` sees defaults in place of the wrong ones.
 
     Raises:
         ProgramError: settings that cannot work; the text lists all of them.
     """
 
     def __post_init__(self) -> None:
-        faults = tuple(type_faults(self)) or tuple(self.faults())
+        wrong = type_faults(self)
+        checked = with_defaults(self, wrong)
+        faults = (*wrong.values(), *(() if checked is None else checked.faults()))
         if faults:
             raise ProgramError(
                 f"These settings of {type(self).__name__} cannot work:\n"

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
 import numbers
 import types
 import typing
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any
 
-__all__ = ["type_faults"]
+__all__ = ["type_faults", "with_defaults"]
 
 _UNIONS = (typing.Union, types.UnionType)
 
 
-def type_faults(settings: Any) -> Iterator[str]:
-    """A fault for each field of a dataclass whose value is not of the field's type.
+def type_faults(settings: Any) -> dict[str, str]:
+    """A fault for each field of a dataclass whose value is not of the field's type, by the field's name.
 
     Numbers, texts, truth values, tuples of them, and what may also be None are looked at; fields of other types are
     left to their owner. A float may be given as an int, and must be finite: there is always a large number for "no
     limit", and nothing can be computed with one that is not a number.
     """
-    for name, annotation in _annotations(typing.cast("Hashable", type(settings))).items():
-        value = getattr(settings, name)
-        if not _fits(value, annotation):
-            yield f"{name}={value!r}: {_description(annotation)}"
+    annotations = _annotations(typing.cast("Hashable", type(settings)))
+    return {
+        name: f"{name}={getattr(settings, name)!r}: {_description(annotation)}"
+        for name, annotation in annotations.items()
+        if not _fits(getattr(settings, name), annotation)
+    }
+
+
+def with_defaults(settings: Any, names: Collection[str]) -> Any | None:
+    """A copy of a dataclass with these fields at their defaults, not checked; None where one of them has no default."""
+    other = copy.copy(settings)
+    for field in dataclasses.fields(settings):
+        if field.name in names:
+            if field.default is dataclasses.MISSING:
+                return None
+            object.__setattr__(other, field.name, field.default)
+    return other
 
 
 @functools.lru_cache(maxsize=64)
