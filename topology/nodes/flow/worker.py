@@ -53,7 +53,7 @@ class Policy(Protocol):
         """Learns how far the run is: `timestep` is the number of steps sampled by all."""
 
     def get_state(self) -> Any:
-        """All that a checkpoint needs."""
+        """All that a checkpoint needs, as plain data: numbers, text, arrays, lists, tuples and dicts."""
 
     def set_state(self, state: Any) -> None:
         """Takes `get_state` back."""
