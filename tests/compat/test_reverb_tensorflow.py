@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -270,6 +272,53 @@ def test_lists_become_tuples_and_names_stay(client: Any) -> None:
     assert sample.data["a"][0] == 1
 
 
+def test_nested_steps_in_batches(client: Any) -> None:
+    with client.writer(3) as writer:
+        for i in range(9):
+            writer.append(
+                {"observation": {"a": np.full((3, 3), i, np.float32), "b": np.int32(i)}, "reward": np.zeros(1)}
+            )
+            if i % 3 == 2:
+                writer.create_item("queue", 3, 1.0)
+    dataset = make(
+        "timestep",
+        client,
+        "queue",
+        dtypes={"observation": {"a": tf.float32, "b": tf.int32}, "reward": tf.float64},
+        shapes={
+            "observation": {"a": tf.TensorShape([3, 3]), "b": tf.TensorShape([])},
+            "reward": tf.TensorShape([1]),
+        },
+        rate_limiter_timeout_ms=0,
+    )
+    batches = list(dataset.batch(4))
+    assert [batch.data["observation"]["a"].shape.as_list() for batch in batches] == [[4, 3, 3], [4, 3, 3], [1, 3, 3]]
+    assert [int(b) for batch in batches for b in batch.data["observation"]["b"]] == list(range(9))
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_items_that_were_inserted_are_of_one_step(client: Any, batch_size: int | None) -> None:
+    for i in range(10):
+        client.insert([np.full((3, 3), i, np.int32)], {"queue": 1.0})
+    types = {"dtypes": (tf.int32,), "shapes": (tf.TensorShape([3, 3]),), "rate_limiter_timeout_ms": 0}
+    dataset = make("timestep", client, "queue", **types)
+    found = list(dataset if batch_size is None else dataset.batch(batch_size, True))
+    assert len(found) == 10 // (batch_size or 1)
+    values = np.concatenate([np.atleast_3d(sample.data[0].numpy()).reshape(-1, 9) for sample in found])
+    assert values.tolist() == [[i] * 9 for i in range(10)]
+
+
+def test_columns_of_different_length(client: Any) -> None:
+    with client.trajectory_writer(4) as writer:
+        for i in range(4):
+            writer.append({"x": np.full(2, i, np.float32), "n": i})
+        writer.create_item("whole", 1.0, {"x": writer.history["x"][-4:], "n": writer.history["n"][-4:-1]})
+    dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "whole", 1)
+    for each in (dataset, dataset.batch(2)):
+        (sample,) = each.take(1)
+        assert (sample.data["x"].shape[-2:], sample.data["n"].shape[-1:]) == ((4, 2), (3,))
+
+
 @pytest.mark.parametrize("count", [1, 3, 20])
 def test_samples_are_asked_for_in_portions_of_max_in_flight(client: Any, count: int) -> None:
     populate(client, "dist")
@@ -290,6 +339,9 @@ def test_max_samples_are_fetched_and_no_more(client: Any, count: int, batched: b
     found = [int(k) for batch in dataset.batch(4) for k in batch.info.key] if batched else list(dataset)
     assert len(found) == count
     assert samples_of(client, "dist") - before == count
+    steps = make("timestep", client, max_samples=count)
+    assert len(list(steps.batch(4).unbatch() if batched else steps)) == count * 5
+    assert samples_of(client, "dist") - before == 2 * count
 
 
 @pytest.mark.parametrize("kind", DATASETS)
@@ -333,6 +385,82 @@ def test_datasets_can_be_interleaved_repeated_and_made_in_functions(client: Any)
     tensors = tf.constant(client.server_address), tf.constant("dist")
     by_tensor = DATASETS["trajectory"](*tensors, (tf.float32,), (tf.TensorShape([5, 3, 3]),), 10)
     assert next(iter(by_tensor)).data[0].shape == (5, 3, 3)
+
+
+def numbers(client: Any, count: int) -> Any:
+    """A dataset of the numbers from 0 on, which ends when there are no more."""
+    for i in range(count):
+        client.insert(np.float32(i), {"queue": 1.0})
+    types = {"dtypes": tf.float32, "shapes": tf.TensorShape([])}
+    return make("timestep", client, "queue", max_in_flight_samples_per_worker=4, rate_limiter_timeout_ms=0, **types)
+
+
+def test_an_iterator_goes_on_in_functions_where_it_is(client: Any) -> None:
+    iterator = iter(numbers(client, 20))
+    assert isinstance(iterator, tf.data.Iterator)
+    found = [float(next(iterator).data), float(iterator.get_next().data)]
+    optional = iterator.get_next_as_optional()
+    assert bool(optional.has_value())
+    found.append(float(optional.get_value().data))
+
+    @tf.function
+    def inside() -> Any:
+        return next(iterator).data
+
+    @tf.function
+    def given(iterator: Any) -> Any:
+        return iterator.get_next().data + tf.zeros([])
+
+    for _ in range(4):
+        found += [float(inside()), float(given(iterator)), float(next(iterator).data)]
+    found += [float(sample.data) for sample in iterator]
+    assert found == list(range(20))
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_the_end_of_an_iterator(client: Any) -> None:
+    dataset = numbers(client, 6)
+    iterator = iter(dataset)
+    assert [float(sample.data) for sample in iterator] == list(range(6))
+    with pytest.raises(tf.errors.OutOfRangeError):
+        iterator.get_next()
+    assert not iterator.get_next_as_optional().has_value()
+    assert iterator.element_spec == dataset.element_spec
+    for i in range(5):
+        client.insert(np.float32(i), {"queue": 1.0})
+    assert [sample.data.tolist() for sample in dataset.as_numpy_iterator()] == list(range(5))
+
+
+def test_several_threads_read_one_iterator(client: Any) -> None:
+    iterator = iter(numbers(client, 200))
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda _: [float(sample.data) for sample in iterator], range(4)))
+    assert sorted(itertools.chain(*parts)) == list(range(200))
+
+
+INTERRUPTED = """
+import os, signal, threading
+import reverb, tensorflow as tf
+server = reverb.Server([reverb.Table.queue("few", 10)])
+dataset = reverb.TrajectoryDataset(f"localhost:{server.port}", "few", tf.float32, tf.TensorShape([1]), 4)
+sample = server.tables["few"].sample
+
+def interrupt(request):
+    threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGINT)).start()
+    return sample(request)
+
+for each in (dataset, dataset.batch(2)):
+    server.tables["few"].sample = interrupt
+    try:
+        next(iter(each))
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def test_a_loop_that_waits_can_be_interrupted(tmp_path: Path) -> None:
+    assert run_script(tmp_path, INTERRUPTED) == ("interrupted\n" * 2, "", 0)
 
 
 # -- ends -------------------------------------------------------------------------------------------------------------
@@ -436,31 +564,142 @@ def test_iterators_in_graphs(client: Any) -> None:
                 session.run(nothing)
 
 
+def run_script(folder: Path, text: str, *arguments: str) -> tuple[str, str, int]:
+    """What a program of somebody says, and how it ends; without what TensorFlow says of the machine it is on."""
+    (folder / "script.py").write_text(text)
+    command = [sys.executable, "-m", "topology.compat", "script.py", *arguments]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, check=False
+    )
+    told = [line for line in done.stderr.splitlines(keepends=True) if not re.search(MACHINE, line)]
+    return done.stdout, "".join(told), done.returncode
+
+
+MACHINE = r"cuda|oneDNN|cpu_feature|cpu_allocator|rebuild TensorFlow|^WARNING: All log messages before absl"
+
 EXIT = """
-import reverb, tensorflow as tf
+import sys, threading
+import numpy as np, reverb, tensorflow as tf
 
-server = reverb.Server([reverb.Table.queue("few", 10)])
+limiter = reverb.rate_limiters.MinSize(1)
+many = reverb.Table("many", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 10, limiter)
+server = reverb.Server([many, reverb.Table.queue("few", 10), reverb.Table.queue("full", 1)])
 client = reverb.Client(f"localhost:{server.port}")
+for table, count in (("many", 3), ("few", 6), ("full", 1)):
+    for _ in range(count):
+        client.insert(tf.constant(1.0), {table: 1.0})
 
-def make(_):
-    return reverb.TrajectoryDataset(client.server_address, "few", tf.float32, tf.TensorShape([1]), 4)
+def make(table="few", **options):
+    return reverb.TrajectoryDataset(client.server_address, table, tf.float32, tf.TensorShape([1]), 4, **options)
 
+def beside(function, *arguments):
+    reads = threading.Event()
+    def run():
+        reads.set()
+        function(*arguments)
+    threading.Thread(target=run, daemon=True).start()
+    reads.wait()
+
+"""
+
+ENDS = {
+    "stages that wait": """
 def interleave(count):
-    return tf.data.Dataset.range(count).repeat().interleave(make, cycle_length=2, num_parallel_calls=2)
-
-datasets = make(0).batch(2), interleave(2), interleave(4).batch(2)
+    return tf.data.Dataset.range(count).repeat().interleave(lambda _: make(), cycle_length=2, num_parallel_calls=2)
+datasets = make().batch(2), interleave(2), interleave(4).batch(2), make(num_workers_per_iterator=4)
 iterators = [iter(dataset.prefetch(2)) for dataset in datasets]
-for _ in range(6):
-    client.insert(tf.constant(1.0), {"few": 1.0})
-print("read", float(next(iterators[0]).data[0, 0]), flush=True)
+next(iterators[0])
+""",
+    "stages that are busy": """
+iterators = [iter(make("many").map(lambda x: x).prefetch(64)) for _ in range(3)]
+iterators.append(iter(make("many", max_samples=3).repeat().prefetch(64)))
+for iterator in iterators * 30:
+    next(iterator)
+""",
+    "threads that read": """
+def read(dataset):
+    for _ in dataset:
+        pass
+    print("never")
+for dataset in (make(), make("many"), make("many").batch(2).prefetch(2)):
+    beside(read, dataset)
+beside(lambda: list(make().as_numpy_iterator()))
+""",
+    "iterators in functions": """
+iterator, other = iter(make().prefetch(9)), iter(make("many").prefetch(2))
+@tf.function
+def read(other):
+    return next(iterator).data + next(other).data
+read(other)
+@tf.function
+def total():
+    found = tf.zeros([1])
+    for sample in make():
+        found += sample.data
+    return found
+beside(total)
+""",
+    "a session": """
+with tf.Graph().as_default():
+    element = tf.compat.v1.data.make_one_shot_iterator(make("many").prefetch(9)).get_next()
+    session = tf.compat.v1.Session()
+    session.run(element)
+""",
+    "a client that waits": """
+tf_client = reverb.TFClient(client.server_address)
+def insert(_):
+    done = tf_client.insert([tf.ones([])], tf.constant(["full"]), tf.constant([1.0], tf.float64))
+    with tf.control_dependencies([done]):
+        return 0
+iterator = iter(tf.data.Dataset.range(9).map(insert).prefetch(2))
+beside(lambda: [tf_client.sample("few", tf.float32) for _ in range(7)])
+""",
+    "an error": "iterator = iter(make().prefetch(9)); next(iterator); sys.exit(3)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_process_with_live_iterators_ends_without_a_word(tmp_path: Path, end: str) -> None:
+    script = f"{EXIT}{ENDS[end]}\nprint('end', flush=True)\n"
+    code = 3 if end == "an error" else 0
+    assert run_script(tmp_path, script) == ("" if code else "end\n", "", code)
+
+
+SERVE = """
+import sys, reverb
+limiter = reverb.rate_limiters.MinSize(1)
+table = reverb.Table("t", reverb.selectors.Uniform(), reverb.selectors.Fifo(), 10, limiter)
+server = reverb.Server([table], port=int(sys.argv[1]))
+server.localhost_client().insert([float(sys.argv[2])], {"t": 1.0})
+print(server.port, flush=True)
+server.wait()
 """
 
 
-def test_a_process_with_blocked_iterators_ends(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(EXIT)
-    command = [sys.executable, "-m", "topology.compat", "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
-    assert (done.stdout, done.returncode) == ("read 1.0\n", 0), done.stderr
+def test_a_server_that_is_killed_and_comes_back_is_read_on() -> None:
+    def serve(port: int, value: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", SERVE, str(port), str(value)]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert server.stdout is not None
+        ports.append(int(server.stdout.readline()))
+        return server
+
+    def end(server: subprocess.Popen[str]) -> None:
+        server.kill()
+        server.communicate(timeout=TIMEOUT_S)
+
+    ports: list[int] = []
+    first = serve(0, 1)
+    types = (tf.float64,), (tf.TensorShape([1]),)
+    dataset = reverb.TrajectoryDataset(f"localhost:{ports[0]}", "t", *types, 2)
+    iterator = iter(dataset)
+    assert next(iterator).data[0] == 1.0
+    end(first)
+    second = serve(ports[0], 2)
+    assert 2.0 in [float(next(iterator).data[0][0]) for _ in range(6)]
+    del iterator
+    end(second)
 
 
 OF_TENSORFLOW_1 = """
@@ -490,10 +729,8 @@ server.stop()
 
 
 def test_a_program_of_tensorflow_1(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(OF_TENSORFLOW_1)
-    command = [sys.executable, "-m", "topology.compat", "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
-    assert (done.stdout, done.returncode) == ("(3, 1, 2) (1, 2) None [1.0, 1.0] 2.0\n", 0), done.stderr
+    told, complaints, code = run_script(tmp_path, OF_TENSORFLOW_1)
+    assert (told, code) == ("(3, 1, 2) (1, 2) None [1.0, 1.0] 2.0\n", 0), complaints
 
 
 # -- the client -------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from typing import Any, final
 
 from topology.nodes.replay import selectors
@@ -116,7 +117,11 @@ def _selector(options: SelectorOptions) -> selectors.Selector:
         return selectors.Prioritized(options.prioritized.priority_exponent)
     if options.heap is not None:
         return selectors.MinHeap() if options.heap.min_heap else selectors.MaxHeap()
-    plain = {"fifo": selectors.Fifo, "lifo": selectors.Lifo, "uniform": selectors.Uniform}
+    plain: dict[str, Callable[[], selectors.Selector]] = {
+        "fifo": selectors.Fifo,
+        "lifo": selectors.Lifo,
+        "uniform": selectors.Uniform,
+    }
     name = which_one(options, "distribution")
     if name is None:
         raise ValueError(f"the options are of no selector: {options}")

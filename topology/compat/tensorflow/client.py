@@ -14,10 +14,11 @@ import tensorflow as tf
 
 from topology.compat.reverb.server import service_here
 from topology.compat.tensorflow.reading import read_sessions, unless_not_found
-from topology.compat.tensorflow.sessions import INFO_SPEC, close_at_exit
+from topology.compat.tensorflow.sessions import INFO_SPEC, VISIT_S
 from topology.compat.tensorflow.streams import Columns, columns_of
-from topology.errors import TableNotFound
-from topology.nodes.replay import Client, ReplaySample, SampleInfo
+from topology.compat.tensorflow.visits import OVER, close_at_exit, is_over, unless_over, visiting
+from topology.errors import ReplayDeadlineExceeded, TableNotFound
+from topology.nodes.replay import Client, ReplaySample, SampleInfo, TrajectoryWriter
 from topology.nodes.replay.links import SampleCallArguments
 from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.structure import flatten, unflatten
@@ -43,7 +44,7 @@ class TFClient:
         self._name = name
         self._client = Client(server_address, service=service_here(server_address))
         weakref.finalize(self, self._client.close)
-        close_at_exit(self._client)
+        close_at_exit(self._client, first=True)
 
     @property
     def server_address(self) -> str:
@@ -108,7 +109,7 @@ class TFClient:
         client = self._client
 
         def insert(names: npt.NDArray[Any], values: npt.NDArray[np.float64], *columns: Any) -> None:
-            client.insert(list(columns), dict(zip([each.decode() for each in names], values.tolist(), strict=True)))
+            _insert(client, list(columns), dict(zip([each.decode() for each in names], values.tolist(), strict=True)))
 
         return _operation(
             insert, [tables, priorities, *map(tf.convert_to_tensor, data)], name or f"{self._name}_insert"
@@ -218,15 +219,36 @@ def _sample_now(begin: Callable[[bytes], _OneSample], table: Any, specs: Sequenc
     return [tf.constant(value, spec.dtype) for value, spec in zip(columns, specs, strict=True)]
 
 
+def _insert(client: Client, columns: list[Any], priorities: dict[str, float]) -> None:
+    """Inserts a step. Blocks until the rate limiters let it pass, but not when the interpreter is about to end."""
+    writer = client.trajectory_writer(1)
+    try:
+        writer.append(columns)
+        for table, priority in priorities.items():
+            writer.create_item(table, priority, [column[-1:] for column in writer.history])
+        while not _has_flushed(writer) and not is_over():
+            pass
+    finally:
+        writer.close()
+
+
+def _has_flushed(writer: TrajectoryWriter) -> bool:
+    try:
+        writer.flush(timeout_ms=int(1e3 * VISIT_S))
+    except ReplayDeadlineExceeded:
+        return False
+    return True
+
+
 def _operation(function: Callable[..., None], inputs: Sequence[Any], name: str) -> Any:
     """An operation that calls the function with the values of `inputs`; errors become those of TensorFlow."""
 
     def call(*values: Any) -> bytes:
         try:
-            function(*values)
+            unless_over(lambda: function(*values), None)
         except TableNotFound as error:
             return str(error).encode()
-        return b""
+        return OVER if is_over() else b""
 
     if tf.executing_eagerly():
         try:
@@ -237,7 +259,7 @@ def _operation(function: Callable[..., None], inputs: Sequence[Any], name: str) 
             raise tf.errors.NotFoundError(None, None, fault.decode())
         return None
     with tf.name_scope(name):
-        fault = tf.numpy_function(call, inputs, tf.string)
+        fault = tf.numpy_function(visiting(call), inputs, tf.string)
         fault.set_shape(())
         outcome = unless_not_found(fault, tf.constant(0, tf.int64))
         # An operation with an effect, so that nothing leaves out the check before it.

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any, Self, final
 
 import tensorflow as tf
 
 from topology.compat.reverb.client import Client
+from topology.compat.tensorflow.elements import Elements
 from topology.compat.tensorflow.reading import read_sessions
 from topology.compat.tensorflow.sessions import INFO_SPEC, Plan, SampleSession
 from topology.nodes.replay import ReplaySample, Spec
@@ -44,12 +47,19 @@ class Structured(tf.compat.v1.data.Dataset):  # type: ignore[misc]
     Args:
         flat: the dataset.
         element_spec: structure of the elements.
+        read: makes an iterator of the elements for programs that read them in Python; None leaves it to TensorFlow.
     """
 
-    def __init__(self, flat: Any, element_spec: Any) -> None:
+    def __init__(self, flat: Any, element_spec: Any, read: Callable[[Any], Any] | None = None) -> None:
         self._flat = flat
         self._spec = element_spec
+        self._read = read
         super().__init__()
+
+    def __iter__(self) -> Any:
+        if self._read is None or not tf.executing_eagerly():
+            return super().__iter__()
+        return self._read(self)
 
     def _as_variant_tensor(self) -> Any:
         return self._flat._variant_tensor  # noqa: SLF001  (what a subclass of tf.data.Dataset is made from)
@@ -107,7 +117,15 @@ class _ReplayDataset(Structured):
         self._table = table
         self._plan = Plan(options=options, specs=specs, steps=self._steps)
         self._shape = _without_lists(shape)
-        super().__init__(_pieces(server_address, table, self._plan).unbatch(), self._structure(()))
+        portions = _pieces(server_address, table, self._plan)
+        super().__init__(
+            portions.unbatch(),
+            self._structure(()),
+            lambda elements: Elements(elements, portions, self._composed, operator.methodcaller("unbatch")),
+        )
+
+    def _composed(self, tensors: Sequence[Any]) -> ReplaySample:
+        return ReplaySample(type(INFO_SPEC)(*tensors[:5]), unflatten(self._shape, tensors[5:]))
 
     def _structure(self, batch_shape: tuple[int | None, ...]) -> Any:
         """The spec of elements with these axes in front."""
@@ -198,8 +216,13 @@ class TrajectoryDataset(_ReplayDataset):
         if not isinstance(batch_size, int) or not isinstance(drop_remainder, bool) or batch_size < 1:
             return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name)
         plan = dataclasses.replace(self._plan, batch_size=batch_size, drop_remainder=drop_remainder)
-        batches = _pieces(self._server_address, self._table, plan).filter(_has_samples)
-        return Structured(batches, self._structure((batch_size if drop_remainder else None,)))
+        batches = _pieces(self._server_address, self._table, plan)
+        join = operator.methodcaller("filter", _has_samples)
+        return Structured(
+            join(batches),
+            self._structure((batch_size if drop_remainder else None,)),
+            lambda elements: Elements(elements, batches, self._composed, join, is_whole=True),
+        )
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

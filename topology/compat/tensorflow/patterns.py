@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from topology.compat.reverb.patterns import infer_signature
 from topology.compat.tensorflow.datasets import Structured
+from topology.compat.tensorflow.visits import tracked, visiting
 from topology.nodes.replay import ReplaySample, SampleInfo
 from topology.nodes.replay.structure import flatten
 from topology.nodes.replay.structured_writer import Config, StructuredWriter
@@ -51,7 +52,7 @@ class PatternDataset(Structured):
                 f"{ends.element_spec}."
             )
         makers = _Makers(configs, respect_episode_boundaries)
-        numbers = tf.data.Dataset.from_generator(makers.open, output_signature=tf.TensorSpec((), tf.int64))
+        numbers = tf.data.Dataset.from_generator(tracked(makers.open), output_signature=tf.TensorSpec((), tf.int64))
 
         @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
         def make(number: Any) -> Any:
@@ -96,7 +97,7 @@ class _Makers:
         """Tensors: for each config, its leaves [0 or 1, ...]."""
         columns = tf.nest.flatten(step)
         dtypes = [spec.dtype for spec in specs] * len(self._configs)
-        found = tf.numpy_function(self._append, [number, ends, *columns], dtypes)
+        found = tf.numpy_function(visiting(self._append), [number, ends, *columns], dtypes)
         for tensor, spec in zip(found, itertools.cycle(specs)):
             tensor.set_shape((None, *spec.shape))
         return tuple(tuple(found[i : i + len(specs)]) for i in range(0, len(found), len(specs)))

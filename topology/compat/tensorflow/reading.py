@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from topology.compat.tensorflow.sessions import Session, opener, reader
 
-__all__ = ["not_found", "read_sessions", "unless_not_found"]
+__all__ = ["not_found", "read_sessions", "unless_not_found", "without_prefetch"]
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -34,10 +34,14 @@ def read_sessions(begin: Callable[..., Session], arguments: Sequence[Any], specs
             read, args=(unless_not_found(fault, number),), output_signature=tuple(specs)
         )
 
-    # No reading ahead but what the session does: TensorFlow would add a stage of its own.
+    return without_prefetch(sessions.flat_map(read_session))
+
+
+def without_prefetch(dataset: Any) -> Any:
+    """The dataset, read ahead no further than its session does: TensorFlow would add a stage of its own."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
-    return sessions.flat_map(read_session).with_options(options)
+    return dataset.with_options(options)
 
 
 def unless_not_found(fault: Any, value: Any) -> Any:

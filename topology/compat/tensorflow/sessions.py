@@ -6,11 +6,9 @@ unless TensorFlow has been told to stop meanwhile. What the server does wakes it
 
 from __future__ import annotations
 
-import atexit
 import contextvars
 import dataclasses
 import itertools
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, final
@@ -21,6 +19,7 @@ from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.compat.reverb.server import service_here
 from topology.compat.reverb.texts import dtype_text, shape_text, signature_text
 from topology.compat.tensorflow.streams import Columns, Stream, columns_of, no_answer, steps_of
+from topology.compat.tensorflow.visits import OVER, close_at_exit, is_over, tracked, unless_over
 from topology.errors import ReplayError
 from topology.nodes.replay import Client, SampleInfo, Spec, TableInfo
 from topology.nodes.replay.datasets import DatasetOptions
@@ -28,7 +27,7 @@ from topology.nodes.replay.links import patience
 from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.structure import flatten
 
-__all__ = ["INFO_SPEC", "VISIT_S", "Plan", "SampleSession", "Session", "close_at_exit", "opener", "reader"]
+__all__ = ["INFO_SPEC", "VISIT_S", "Plan", "SampleSession", "Session", "opener", "reader"]
 
 VISIT_S = 0.1
 """How long, in seconds, TensorFlow may have to wait before it can cancel a reader that is blocked."""
@@ -207,8 +206,9 @@ def _kinds(client: Client, batch: SampleBatch) -> str:
 
 
 _numbers = itertools.count(1)
+_refused = itertools.count()
+_MOST_REFUSED = 100
 _sessions: dict[int, tuple[Session, contextvars.Context]] = {}
-_exiting = False
 
 
 def opener(begin: Callable[..., Session]) -> Callable[..., Iterator[tuple[int, bytes]]]:
@@ -222,14 +222,20 @@ def opener(begin: Callable[..., Session]) -> Callable[..., Iterator[tuple[int, b
     """
     context = contextvars.copy_context()
 
+    @tracked
     def sessions(*arguments: Any) -> Iterator[tuple[int, bytes]]:
-        _refuse_at_exit()
+        if is_over():
+            if next(_refused) >= _MOST_REFUSED:  # a stage that begins again for ever
+                yield 0, OVER
+            return
         place = context.copy()
         session = place.run(begin, *arguments)
+        close_at_exit(session)
         number = next(_numbers)
         _sessions[number] = session, place
         try:
-            while (fault := place.run(session.open, VISIT_S)) is None:
+            over: str | None = OVER.decode()
+            while (fault := unless_over(lambda: place.run(session.open, VISIT_S), over)) is None:
                 yield 0, b""
             yield number, fault.encode()
         finally:
@@ -242,42 +248,17 @@ def opener(begin: Callable[..., Session]) -> Callable[..., Iterator[tuple[int, b
 def reader() -> Callable[[int], Iterator[tuple[Any, ...]]]:
     """A generator function that reads the session with that number; of session 0 there is nothing to read."""
 
+    @tracked
     def pieces(number: int) -> Iterator[tuple[Any, ...]]:
         if not number:
             return
         session, place = _sessions[int(number)]
+        nothing: list[Columns] = []
         while True:
-            _refuse_at_exit()
             try:
-                found = list(place.run(session.read, VISIT_S))
+                found = unless_over(lambda: list(place.run(session.read, VISIT_S)), nothing)
             except EOFError:
                 return
             yield from map(tuple, found or [session.empty])
 
     return pieces
-
-
-def _refuse_at_exit() -> None:
-    if _exiting:
-        raise RuntimeError("the interpreter is about to exit")
-
-
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-
-
-def close_at_exit(client: Client) -> None:
-    """Closes a client that TensorFlow may wait for when the interpreter exits."""
-    _clients.add(client)
-
-
-def _end_all() -> None:
-    """Wakes every reader before the interpreter goes away under it."""
-    global _exiting
-    _exiting = True
-    for client in list(_clients):
-        client.close()
-    for session, _ in list(_sessions.values()):
-        session.close()
-
-
-atexit.register(_end_all)

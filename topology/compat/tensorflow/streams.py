@@ -8,13 +8,13 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeAlias, final
+from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
 from topology.clock import SYSTEM_CLOCK, Deadline
-from topology.errors import CourierError, ReplayDeadlineExceeded, ReplayError
+from topology.errors import ConnectionBroken, CourierError, ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay import Client
 from topology.nodes.replay.datasets import DatasetOptions
 from topology.nodes.replay.links import NoAnswer, SampleCallArguments
@@ -33,6 +33,9 @@ class Stream:
 
     At most `max_in_flight_samples_per_worker` times `num_workers_per_iterator` samples are under way or in the reader's
     hands; with whole batches one batch in any case.
+
+    When the connection breaks, what was under way is asked for again, and it waits for the server as it does for one
+    that is not there yet.
 
     Args:
         client: of the server.
@@ -94,15 +97,30 @@ class Stream:
                 return None
             self.close()
             raise no_answer(self._client) from None
+        except ConnectionBroken as error:
+            self._ask_again(error)
+            return None
         except (ReplayError, CourierError) as error:
-            self.close()
-            reason = reason_of(error)
-            raise reason from reason.__cause__
+            self._fail(error)
         with self._lock:
             if self._requests:
                 self._requests.popleft()
             self._unasked += size - batch.keys.size
         return batch
+
+    def _ask_again(self, error: ConnectionBroken) -> None:
+        if reason_of(error) is not error:
+            self._fail(error)
+        with self._lock:
+            requests, self._requests = list(self._requests), deque()
+            self._unasked += sum(size for size, _, _ in requests)
+        for _, future, _ in requests:
+            future.cancel()
+
+    def _fail(self, error: Exception) -> NoReturn:
+        self.close()
+        reason = reason_of(error)
+        raise reason from reason.__cause__
 
     def _ask(self) -> None:
         while len(self._requests) < self._most_requests:
