@@ -1,6 +1,7 @@
 """Several servers used as one."""
 
 import concurrent.futures
+import itertools
 import pickle
 import threading
 
@@ -10,7 +11,7 @@ import pytest
 from topology import errors
 from topology.handle import dereference
 from topology.nodes import replay
-from topology.nodes.replay import selectors
+from topology.nodes.replay import rate_limiters, selectors, sharded_batch
 from topology.nodes.replay.node import ReverbHandle, sharded
 from topology.nodes.replay.sharding import ShardedClient
 from topology.testing import within
@@ -149,6 +150,67 @@ def test_close_wakes_a_blocked_reader(cluster, watch):
             probe.wait_until(lambda info: info.sample_stats.pending == 2)
         batches.close()
         assert reading.result(WAIT_S) == []
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(sharded_batch, "_PATIENCE_S", 0.01)
+
+
+@pytest.mark.parametrize("batch_size", [1, 5, 8])
+def test_where_nobody_writes_nobody_waits(cluster, impatient, batch_size):
+    group = cluster(3)
+    with group.client.trajectory_writer(1) as writer:  # one writer, so one server
+        for value in range(100):
+            writer.append({"x": value})
+            writer.create_item("table", 1.0, {"x": writer.history["x"][-1]})
+    got = []
+    for _ in range(40 // batch_size):
+        got += group.client.sample_batch("table", batch_size, timeout_s=WAIT_S).data["x"].tolist()
+    assert got == list(range(40 // batch_size * batch_size))
+    for value in (200, 300, 400):  # now there is something everywhere
+        write(group.client, range(value, value + 100))
+    with group.client.batches("table", 6) as batches:
+        seen = [value for batch in itertools.islice(batches, 8) for value in batch.data["x"].tolist()]
+    assert len(set(seen)) == 48
+    assert len({value // 100 for value in seen}) > 1
+
+
+def test_writers_that_all_wait_at_one_server_do_not_hold_up_the_reader(cluster, impatient):
+    """Each server has a limiter of its own: its samples let its writers go on, whatever the others have."""
+    group = cluster(2, rate_limiter=rate_limiters.Queue(10), max_size=1000)
+    writers = [group.client.trajectory_writer(1) for _ in range(3)]  # the second goes to the second server
+
+    def write_on(writer, first):
+        for value in range(first, first + 60):
+            writer.append({"x": value})
+            writer.create_item("table", 1.0, {"x": writer.history["x"][-1]})
+            writer.flush(1)
+        writer.flush()
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        writing = [pool.submit(write_on, writers[number], first) for number, first in ((0, 0), (2, 100))]
+        got = []
+        for _ in range(15):
+            got += group.client.sample_batch("table", 8, timeout_s=WAIT_S).data["x"].tolist()
+        for future in writing:
+            future.result(WAIT_S)
+    assert sorted(got) == [*range(60), *range(100, 160)]
+    for writer in writers:
+        writer.close()
+
+
+def test_what_comes_too_late_for_one_batch_is_part_of_another(cluster, impatient, watch):
+    group = cluster(2)
+    write(group.client, range(4))
+    assert group.client.sample_batch("table", 4, timeout_s=None).data["x"].tolist() == [0, 1, 2, 3]
+    (kept,) = [future for futures in group.client._sharded._kept.values() for future in futures]
+    assert not kept.done()
+    write(group.client, range(10, 14))  # to the second
+    assert kept.result(WAIT_S).keys.size == 2
+    write(group.client, range(20, 24))
+    got = group.client.sample_batch("table", 4, timeout_s=WAIT_S).data["x"].tolist()
+    assert sorted(got) == [10, 11, 20, 21]
 
 
 def test_the_others_go_on_when_one_goes_away(cluster, caplog):

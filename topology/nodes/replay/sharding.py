@@ -20,7 +20,9 @@ class ShardedClient(Client):
 
     Writers are given to the servers in turn, and each stays with its server, so that the order of its items is kept.
     A batch has equal parts from all servers: with writers in turn the tables are of about the same size, and drawing
-    so is as drawing from one large table. Keys say which server an item is on, so priorities find their way; every
+    so is as drawing from one large table. When a server has nothing to give for a second (nobody writes to it, or its
+    rate limiter waits for inserts), batches come from the others until it has; only batches without replacement wait.
+    Keys say which server an item is on, so priorities find their way; every
     client must be given the servers in the same order.
 
     When a server goes away, the others go on, with a warning in the log: batches come from them, new writers go to

@@ -6,15 +6,19 @@ import functools
 import itertools
 import logging
 import threading
+import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import Any, final
 
 from topology.errors import ConnectionBroken
+from topology.nodes.replay.alarms import Alarms
 from topology.nodes.replay.forks import tell_in_child
 from topology.nodes.replay.links import Link, SampleCallArguments
 from topology.nodes.replay.messages import SampleBatch, ServerStopped
-from topology.nodes.replay.mixing import Part, join, key_on_its_shard, mix, shard_of
+from topology.nodes.replay.mixing import Part, join, key_on_its_shard, shard_of
+from topology.nodes.replay.sharded_batch import ShardedBatch, fulfil
 from topology.nodes.replay.stopping import reason_of
 
 __all__ = ["ShardedLink"]
@@ -108,15 +112,21 @@ class ShardedLink:
     def __init__(self, links: Sequence[Link], addresses: Sequence[str]) -> None:
         self._shards = [_Shard(link, address) for link, address in zip(links, addresses, strict=True)]
         self._turn = itertools.count()
-        self._lock = threading.Lock()
-        # Drawn for batches that were then given up, by part, table and method.
-        self._kept: dict[tuple[Part, str, str], list[SampleBatch]] = {}
+        self._begin()
         tell_in_child(self)
 
-    def forked(self) -> None:
-        """In a forked child: what was drawn is for the parent."""
+    def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._kept = {}
+        self._alarms = Alarms()
+        self._finalizer = weakref.finalize(self, self._alarms.close)
+        # Asked for by batches that no longer need them, by part, table and method: some are here, others to come.
+        self._kept: dict[tuple[Part, str, str], list[Future[SampleBatch]]] = {}
+        self._late: Counter[tuple[int, str]] = Counter()  # of these, how many a server owes of a table
+
+    def forked(self) -> None:
+        """In a forked child: what was drawn is for the parent, and so is the thread of the alarms."""
+        self._finalizer.detach()
+        self._begin()
         for shard in self._shards:
             shard.forked()
 
@@ -202,32 +212,49 @@ class ShardedLink:
             raise
 
     def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
-        """Draws a part of the batch from each server that answers; parts of one that goes away from the others."""
-        return _Mixing(self, request).reply
+        """Draws a part of the batch from each server; what one has not, or no more, from the others."""
+        return ShardedBatch(self, request, self._alarms).reply
 
-    def split(self, count: int) -> list[Part]:
-        """How many items come from which server: as equal as it goes, the rest from each in turn."""
-        living = self.living()
+    def split(self, count: int, table: str) -> list[Part]:
+        """How many items come from which server: as equal as it goes, the rest from each in turn.
+
+        Servers that were asked before and have nothing yet are left out, as long as there are others.
+        """
+        living = self._prompt(table) or self.living()
         turn = next(self._turn)
         share, rest = divmod(count, len(living))
         sizes = [share + ((i - turn) % len(living) < rest) for i in range(len(living))]
         return [Part(number, size) for number, size in zip(living, sizes, strict=True) if size]
 
-    def fetch(self, part: Part, request: SampleCallArguments) -> Future[SampleBatch]:
-        """A part of a batch from its server, or what it gave for a batch that was given up."""
+    def _prompt(self, table: str) -> list[int]:
+        """Those of the servers that answer which owe nothing of the table."""
+        with self._lock:
+            alive = [number for number, shard in enumerate(self._shards) if shard.alive]
+            return [number for number in alive if not self._late[number, table]]
+
+    def has_others(self, numbers: set[int], table: str) -> bool:
+        """Whether there is a server besides these that may have something."""
+        return bool(set(self._prompt(table)) - numbers)
+
+    def fetch(self, part: Part, request: SampleCallArguments) -> tuple[Future[SampleBatch], bool]:
+        """A part of a batch from its server, and whether an earlier batch asked for it."""
         with self._lock:
             kept = self._kept.get((part, request.table, request.method))
-            batch = kept.pop() if kept else None
-        if batch is None:
-            return self._shards[part.shard].submit_sample(request._replace(batch_size=part.size))
-        future: Future[SampleBatch] = Future()
-        future.set_result(batch)
-        return future
+            if kept:
+                return kept.pop(0), True
+        return self._shards[part.shard].submit_sample(request._replace(batch_size=part.size)), False
 
-    def keep(self, part: Part, request: SampleCallArguments, batch: SampleBatch) -> None:
-        """Takes back a part of a batch that was given up; a later one of that kind gets it."""
+    def keep(self, part: Part, request: SampleCallArguments, future: Future[SampleBatch]) -> None:
+        """Takes over a part that its batch does not wait for any more; a later one of that kind gets it."""
+        place = part.shard, request.table
         with self._lock:
-            self._kept.setdefault((part, request.table, request.method), []).append(batch)
+            self._kept.setdefault((part, request.table, request.method), []).append(future)
+            self._late[place] += 1
+        future.add_done_callback(lambda _: self._came(place))
+
+    def _came(self, place: tuple[int, str]) -> None:
+        with self._lock:
+            self._late[place] -= 1
 
     def failed(self, number: int, error: BaseException) -> None:
         """A server went away."""
@@ -244,6 +271,7 @@ class ShardedLink:
     def close(self) -> None:
         for shard in self._shards:
             shard.close()
+        self._finalizer()
 
 
 @final
@@ -265,103 +293,6 @@ class _Gathering:
         self._done()
 
 
-@final
-class _Mixing:
-    """One batch from several servers."""
-
-    def __init__(self, link: ShardedLink, request: SampleCallArguments) -> None:
-        self.reply: Future[SampleBatch] = Future()
-        self._link = link
-        self._request = request
-        self._lock = threading.Lock()
-        self._under_way: dict[Future[SampleBatch], Part] = {}
-        self._here: list[tuple[Part, SampleBatch]] = []
-        self._left = 0
-        self._ended = False
-        self.reply.add_done_callback(self._given_up)
-        self._ask(link.split(request.batch_size))
-
-    def _ask(self, parts: Sequence[Part], *, instead_of: int = 0) -> None:
-        with self._lock:
-            self._left += len(parts) - instead_of
-        for part in parts:
-            future = self._link.fetch(part, self._request)
-            with self._lock:
-                self._under_way[future] = part
-                ended = self._ended
-            future.add_done_callback(self._answered)
-            if ended:
-                future.cancel()
-
-    def _answered(self, future: Future[SampleBatch]) -> None:
-        with self._lock:
-            part = self._under_way.pop(future)
-            ended = self._ended
-        error = CancelledError() if future.cancelled() else future.exception()
-        if isinstance(error, ConnectionBroken | ServerStopped):
-            self._link.failed(part.shard, error)
-        if isinstance(error, ConnectionBroken | ServerStopped | CancelledError):
-            if not ended:
-                self._replace(part)
-        elif error is not None:
-            self._end(error)
-        else:
-            self._arrived(part, future.result())
-
-    def _replace(self, part: Part) -> None:
-        try:
-            parts = self._link.split(part.size)
-        except ConnectionBroken as error:
-            self._end(error)
-            return
-        self._ask(parts, instead_of=1)
-
-    def _arrived(self, part: Part, batch: SampleBatch) -> None:
-        with self._lock:
-            ended = self._ended
-            self._left -= 1
-            if not ended:
-                self._here.append((part, batch))
-            complete = not ended and not self._left
-            self._ended |= complete
-        if ended:
-            self._link.keep(part, self._request, batch)
-        elif complete and self.reply.set_running_or_notify_cancel():
-            _fulfil(self.reply, functools.partial(mix, sorted(self._here, key=lambda entry: entry[0])))
-
-    def _end(self, error: BaseException) -> None:
-        with self._lock:
-            if self._ended:
-                return
-        if self.reply.set_running_or_notify_cancel():
-            self._stop()
-            self.reply.set_exception(error)
-
-    def _given_up(self, reply: Future[SampleBatch]) -> None:
-        if reply.cancelled():
-            self._stop()
-
-    def _stop(self) -> None:
-        """Nobody waits for this batch any more: what is here and what still comes is for others."""
-        with self._lock:
-            self._ended = True
-            here, self._here = self._here, []
-            waiting = list(self._under_way)
-        for part, batch in here:
-            self._link.keep(part, self._request, batch)
-        for future in reversed(waiting):
-            future.cancel()
-
-
 def _settle(future: Future[Any], result: Callable[[], Any]) -> None:
     if future.set_running_or_notify_cancel():
-        _fulfil(future, result)
-
-
-def _fulfil(future: Future[Any], result: Callable[[], Any]) -> None:
-    try:
-        value = result()
-    except BaseException as error:  # noqa: BLE001  (whatever it is belongs to the caller)
-        future.set_exception(error)
-    else:
-        future.set_result(value)
+        fulfil(future, result)
