@@ -371,6 +371,14 @@ def test_batches_that_wait_for_a_learner_are_learned_from_later(learner, through
     assert [*told, within(20, second.outqueue.get).env_steps] == [1] * 6
 
 
+def test_a_learner_that_waits_takes_up_what_it_is_given(learner):
+    """A plan's learner runs already when the plan takes up its state."""
+    thread = learner(num_sgd_iter=2)
+    thread.start()
+    thread.set_state({"inqueue": [], "ring": [[numbered(0, 4), 1]], "outqueue": []})
+    assert thread.outqueue.get(20).env_steps == 4
+
+
 def test_a_learner_rests_while_its_state_is_taken(new_workers):
     """The weights and the queues belong together: a batch is in them as waiting, or as learned from and told."""
     workers = new_workers(1)

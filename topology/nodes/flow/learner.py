@@ -77,7 +77,7 @@ class MinibatchBuffer:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until `get` has something to give or to raise; False if that took `timeout` seconds."""
-        return any(self._ring) or self._inqueue.wait_for_item(timeout)
+        return self._inqueue.wait_for_item(timeout, unless=lambda: any(self._ring))
 
     def get_state(self) -> list[Any]:
         """The ring, beginning with what is next."""

@@ -21,6 +21,10 @@ __all__ = ["Dequeue", "Enqueue", "Queue", "QueueClosed"]
 _CHECK_S = 1.0
 
 
+def _never() -> bool:
+    return False
+
+
 class QueueClosed(TopologyError):
     """Nothing will ever come, or go, through the queue again."""
 
@@ -93,10 +97,13 @@ class Queue:
             self._tell()
             return item
 
-    def wait_for_item(self, timeout: float | None = None) -> bool:
-        """Blocks until `get` has something to give or to raise; False if that took `timeout` seconds."""
+    def wait_for_item(self, timeout: float | None = None, *, unless: Callable[[], bool] = _never) -> bool:
+        """Blocks until `get` has something to give or to raise; False if that took `timeout` seconds.
+
+        Or until `unless()` is true, which is asked whenever the queue changes.
+        """
         with self._changed:
-            return self._clock.wait_for(self._changed, lambda: self._closed or bool(self._items), timeout)
+            return self._clock.wait_for(self._changed, lambda: self._closed or bool(self._items) or unless(), timeout)
 
     def wait_for_room(self, timeout: float | None = None) -> bool:
         """Blocks until `put` would not; False if that took `timeout` seconds."""
