@@ -30,8 +30,11 @@ class Shards(Protocol):
     def split(self, count: int, table: str) -> list[Part]:
         """How many items come from which server. Raises `ConnectionBroken` when there is none."""
 
-    def has_others(self, numbers: set[int], table: str) -> bool:
-        """Whether there is a server besides these that may have something."""
+    def has_others(self, numbers: set[int], table: str, otherwise: Callable[[], None]) -> bool:
+        """Whether there is a server besides these that may have something. If not: calls `otherwise` when one may."""
+
+    def forget(self, otherwise: Callable[[], None]) -> None:
+        """Takes that back."""
 
     def fetch(self, part: Part, request: SampleCallArguments) -> tuple[Future[SampleBatch], bool]:
         """A part of a batch from its server, and whether an earlier batch asked for it."""
@@ -144,13 +147,11 @@ class ShardedBatch:
         with self._lock:
             self._cancel_alarm = None
             numbers = {part.shard for part in self._under_way.values()}
-            goes_on = not self._ended and not self._asking and self._shards.has_others(numbers, self._request.table)
-            late: dict[Future[SampleBatch], Part] = {}
-            if goes_on:
-                late, self._under_way = self._under_way, late
-        if not late:  # there is nobody else to ask, yet
-            self._become_impatient()
-            return
+            if self._ended or not numbers:
+                return
+            if not self._shards.has_others(numbers, self._request.table, self._become_impatient):
+                return
+            late, self._under_way = self._under_way, {}
         for future, part in late.items():
             self._shards.keep(part, self._request, future)
         self._replace(list(late.values()))
@@ -160,6 +161,7 @@ class ShardedBatch:
             cancel, self._cancel_alarm = self._cancel_alarm, None
         if cancel is not None:
             cancel()
+        self._shards.forget(self._become_impatient)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

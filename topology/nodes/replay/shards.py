@@ -122,6 +122,7 @@ class ShardedLink:
         # Asked for by batches that no longer need them, by part, table and method: some are here, others to come.
         self._kept: dict[tuple[Part, str, str], list[Future[SampleBatch]]] = {}
         self._late: Counter[tuple[int, str]] = Counter()  # of these, how many a server owes of a table
+        self._curious: set[Callable[[], None]] = set()  # to be told when that becomes less
 
     def forked(self) -> None:
         """In a forked child: what was drawn is for the parent, and so is the thread of the alarms."""
@@ -220,7 +221,9 @@ class ShardedLink:
 
         Servers that were asked before and have nothing yet are left out, as long as there are others.
         """
-        living = self._prompt(table) or self.living()
+        with self._lock:
+            prompt = self._prompt(table)
+        living = prompt or self.living()
         turn = next(self._turn)
         share, rest = divmod(count, len(living))
         sizes = [share + ((i - turn) % len(living) < rest) for i in range(len(living))]
@@ -228,13 +231,21 @@ class ShardedLink:
 
     def _prompt(self, table: str) -> list[int]:
         """Those of the servers that answer which owe nothing of the table."""
-        with self._lock:
-            alive = [number for number, shard in enumerate(self._shards) if shard.alive]
-            return [number for number in alive if not self._late[number, table]]
+        alive = [number for number, shard in enumerate(self._shards) if shard.alive]
+        return [number for number in alive if not self._late[number, table]]
 
-    def has_others(self, numbers: set[int], table: str) -> bool:
-        """Whether there is a server besides these that may have something."""
-        return bool(set(self._prompt(table)) - numbers)
+    def has_others(self, numbers: set[int], table: str, otherwise: Callable[[], None]) -> bool:
+        """Whether there is a server besides these that may have something. If not: calls `otherwise` when one may."""
+        with self._lock:
+            found = bool(set(self._prompt(table)) - numbers)
+            if not found:
+                self._curious.add(otherwise)
+        return found
+
+    def forget(self, otherwise: Callable[[], None]) -> None:
+        """Takes that back."""
+        with self._lock:
+            self._curious.discard(otherwise)
 
     def fetch(self, part: Part, request: SampleCallArguments) -> tuple[Future[SampleBatch], bool]:
         """A part of a batch from its server, and whether an earlier batch asked for it."""
@@ -255,6 +266,9 @@ class ShardedLink:
     def _came(self, place: tuple[int, str]) -> None:
         with self._lock:
             self._late[place] -= 1
+            curious, self._curious = self._curious, set()
+        for each in curious:
+            each()
 
     def failed(self, number: int, error: BaseException) -> None:
         """A server went away."""
