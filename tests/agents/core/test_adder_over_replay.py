@@ -5,7 +5,6 @@ import threading
 
 import dm_env
 import numpy as np
-import pytest
 
 from topology.agents.core.replay import ReplayBatches
 from topology.agents.core.transitions import NStepTransitionAdder
@@ -51,8 +50,7 @@ def check(data):
     np.testing.assert_allclose(data.discount_t, np.where(t + N_STEP >= length, 0.0, DISCOUNT**N_STEP))
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
-def test_every_number_stays_with_its_step(prefetch):
+def test_every_number_stays_with_its_step():
     limiter = rate_limiters.SampleToInsertRatio(4.0, 500, 4000.0)
     table = Table("t", selectors.Prioritized(0.6), selectors.Fifo(), 2000, limiter, seed=0)
     enough = threading.Event()
@@ -61,7 +59,7 @@ def test_every_number_stays_with_its_step(prefetch):
         writers = [threading.Thread(target=write, args=(clients[i], i, enough)) for i in range(2)]
         for thread in writers:
             thread.start()
-        batches = ReplayBatches(clients[2], table="t", batch_size=BATCH, prefetch=prefetch)
+        batches = ReplayBatches(clients[2], table="t", batch_size=BATCH)
         kept = []
         try:
             for i in range(60):

@@ -132,7 +132,6 @@ def make_learner(rows, tmp_path):
             counts=ChildCounter(Counter(), "learner", max_delay_s=0),
             metrics=rows,
             stop=StopToken(),
-            prefetch=0,
             checkpointer=None if directory is None else Checkpointer(directory),
         )
 

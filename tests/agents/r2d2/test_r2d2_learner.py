@@ -192,7 +192,6 @@ def make_learner(rows, monkeypatch):
             counts=ChildCounter(counter or Counter(), "learner", max_delay_s=0),
             metrics=rows,
             stop=StopToken(),
-            prefetch=0,
             checkpointer=checkpointer,
         )
 

@@ -154,10 +154,9 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
         counts: ChildCounter,
         metrics: RowWriter,
         stop: StopToken,
-        prefetch: int,
         checkpointer: Checkpointer | None = None,
     ) -> Learner[Any]:
-        """The learner, restored from the newest checkpoint if there is one. `prefetch`: batches requested ahead."""
+        """The learner, restored from the newest checkpoint if there is one."""
         learning, config = self.make_learning(), self.config
         batch_size = config.items_per_call
         return Learner(
@@ -165,7 +164,7 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
             update=learning.update,
             updates_per_call=config.updates_per_call,
             variables=learning.variables,
-            replay=ReplayBatches(replay, table=learning.table, batch_size=batch_size, prefetch=prefetch),
+            replay=ReplayBatches(replay, table=learning.table, batch_size=batch_size),
             example=zeros_like_spec(learning.signature, batch_size),
             counts=counts,
             metrics=metrics,

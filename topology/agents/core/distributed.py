@@ -135,7 +135,6 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
             counts=ChildCounter(counter, "learner"),
             metrics=self._writer(context),
             stop=context.stop,
-            prefetch=0,  # the learner asks for a batch while it still learns from another
             checkpointer=None if directory is None else Checkpointer(Path(directory) / "checkpoints" / "learner"),
         )
         learner.spread(self.config.learner_devices)

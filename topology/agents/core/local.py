@@ -70,7 +70,6 @@ class LocalRun:
             counts=ChildCounter(self._counter, "learner", max_delay_s=0),
             metrics=MetricsWriter(None),
             stop=self._stop,
-            prefetch=0,
         )
         self.learner.spread(config.learner_devices)
         self._loops = [self._make_loop(i, exploration) for i, exploration in enumerate(agent.explorations())]

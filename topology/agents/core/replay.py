@@ -54,20 +54,19 @@ class ReplayBatches:
         client: of the server.
         table: name of the table.
         batch_size: items of a batch.
-        prefetch: batches requested ahead; they do not know of the priorities that are set meanwhile.
     """
 
-    def __init__(self, client: Client, *, table: str, batch_size: int, prefetch: int = 1) -> None:
+    def __init__(self, client: Client, *, table: str, batch_size: int) -> None:
         self._client = client
         self._table = table
         self._batch_size = batch_size
-        self._prefetch = prefetch
         context = try_get_context()
         self._stop = None if context is None else context.stop
         self._batches = self._request()
 
     def _request(self) -> BatchIterator:
-        return self._client.batches(self._table, self._batch_size, prefetch=self._prefetch)
+        # None is drawn ahead: a learner asks for a batch while it still learns from the one before.
+        return self._client.batches(self._table, self._batch_size, prefetch=0)
 
     def sample(self) -> Batch:
         try:

@@ -72,7 +72,6 @@ class AgentLearner(ExperienceLearner):
             counts=ChildCounter(Counter(), "learner", max_delay_s=0),
             metrics=MetricsWriter(None),
             stop=StopToken(),
-            prefetch=0,
         )
         self._policy = builder.policy_variable
         self._by_rounds = by_rounds
