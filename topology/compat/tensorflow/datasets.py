@@ -11,7 +11,7 @@ from typing import Any, Self, final
 import tensorflow as tf
 
 from topology.compat.reverb.client import Client
-from topology.compat.tensorflow.elements import Elements
+from topology.compat.tensorflow.elements import Elements, hasten_other_stages
 from topology.compat.tensorflow.reading import read_sessions
 from topology.compat.tensorflow.sessions import INFO_SPEC, Plan, SampleSession
 from topology.nodes.replay import ReplaySample, Spec
@@ -19,6 +19,8 @@ from topology.nodes.replay.datasets import DatasetOptions, shapes_like
 from topology.nodes.replay.structure import Shape, flatten, unflatten
 
 __all__ = ["Structured", "TimestepDataset", "TrajectoryDataset"]
+
+hasten_other_stages()
 
 
 def _pieces(server_address: Any, table: Any, plan: Plan) -> Any:
