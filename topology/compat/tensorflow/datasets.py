@@ -31,12 +31,16 @@ def _pieces(server_address: Any, table: Any, plan: Plan) -> Any:
         table: the same.
         plan: what it gives.
     """
-    specs = [tf.TensorSpec((None, *spec.shape), _tf_dtype(spec)) for spec in (*INFO_SPEC, *plan.specs)]
-    return read_sessions(
-        functools.partial(SampleSession, plan),
-        (tf.convert_to_tensor(server_address, tf.string), tf.convert_to_tensor(table, tf.string)),
-        specs,
-    )
+    return read_sessions(functools.partial(SampleSession, plan), _strings(server_address, table), _columns(plan))
+
+
+def _strings(*values: Any) -> tuple[Any, ...]:
+    return tuple(tf.convert_to_tensor(value, tf.string) for value in values)
+
+
+def _columns(plan: Plan) -> list[Any]:
+    """Specs of the columns that a session of the plan gives."""
+    return [tf.TensorSpec((None, *spec.shape), _tf_dtype(spec)) for spec in (*INFO_SPEC, *plan.specs)]
 
 
 def _tf_dtype(spec: Spec) -> Any:
@@ -119,12 +123,26 @@ class _ReplayDataset(Structured):
         self._table = table
         self._plan = Plan(options=options, specs=specs, steps=self._steps)
         self._shape = _without_lists(shape)
-        portions = _pieces(server_address, table, self._plan)
-        super().__init__(
-            portions.unbatch(),
-            self._structure(()),
-            lambda elements: Elements(elements, portions, self._composed, operator.methodcaller("unbatch")),
-        )
+        super().__init__(*self._read_by(self._plan, operator.methodcaller("unbatch"), self._structure(())))
+
+    def _read_by(self, plan: Plan, join: Callable[[Any], Any], element_spec: Any) -> tuple[Any, Any, Any]:
+        """Arguments of `Structured`.
+
+        Args:
+            plan: what is read.
+            join: from a dataset of columns to one of elements.
+            element_spec: structure of the elements.
+        """
+        place = self._server_address, self._table
+
+        def begin() -> SampleSession:
+            return SampleSession(plan, *(value.numpy() for value in _strings(*place)))
+
+        def read(elements: Any) -> Elements:
+            is_whole = plan.batch_size is not None
+            return Elements(elements, begin, self._composed, join, _columns(plan), is_whole=is_whole)
+
+        return join(_pieces(*place, plan)), element_spec, read
 
     def _composed(self, tensors: Sequence[Any]) -> ReplaySample:
         return ReplaySample(type(INFO_SPEC)(*tensors[:5]), unflatten(self._shape, tensors[5:]))
@@ -218,13 +236,8 @@ class TrajectoryDataset(_ReplayDataset):
         if not isinstance(batch_size, int) or not isinstance(drop_remainder, bool) or batch_size < 1:
             return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name)
         plan = dataclasses.replace(self._plan, batch_size=batch_size, drop_remainder=drop_remainder)
-        batches = _pieces(self._server_address, self._table, plan)
         join = operator.methodcaller("filter", _has_samples)
-        return Structured(
-            join(batches),
-            self._structure((batch_size if drop_remainder else None,)),
-            lambda elements: Elements(elements, batches, self._composed, join, is_whole=True),
-        )
+        return Structured(*self._read_by(plan, join, self._structure((batch_size if drop_remainder else None,))))
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]

@@ -1,21 +1,24 @@
 """Reading a dataset in Python, element by element, in eager programs.
 
-TensorFlow takes half a millisecond for every element of such a loop, whatever it holds. Here it hands over a portion at
-a time, and that is taken apart in Python. A loop that waits comes back to Python ten times a second, so that Ctrl-C
-ends it.
+TensorFlow takes a fraction of a millisecond for every element of such a loop, whatever it holds, and more for every
+visit to Python. Here nothing of it is between the program and the session but the making of tensors. A loop that waits
+is in Python, so that Ctrl-C ends it.
 """
 
 from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Self, final
 
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
-from topology.compat.tensorflow.reading import without_prefetch
+from topology.compat.tensorflow.reading import read_on, without_prefetch
+from topology.compat.tensorflow.sessions import VISIT_S, Session
+from topology.compat.tensorflow.streams import Columns
 from topology.nodes.replay import ReplaySample
 from topology.nodes.replay.structure import flatten, unflatten
 
@@ -57,24 +60,26 @@ def _leave_it_to_tensorflow(tensors: Sequence[Any]) -> Any:
 
 @final
 class Elements(OwnedIterator):  # type: ignore[misc]
-    """The iterator of a dataset of portions, as one of what they hold. Thread-safe.
+    """The iterator of a dataset, read from a session in Python. Thread-safe.
 
-    In functions of TensorFlow it goes on where it is: from then on TensorFlow takes the portions apart.
+    In functions of TensorFlow it goes on where it is: from then on TensorFlow reads the session.
 
     Args:
         dataset: what it looks like: a dataset of the elements.
-        portions: tuples of tensors [n, ...] each, of any n >= 0.
+        begin: begins the session.
         compose: from the tensors of an element to the element.
-        is_whole: whether a portion that holds anything is one element.
-        join: from portions to a dataset of elements, as it is done by TensorFlow.
+        join: from a dataset of tuples of columns, which may be empty, to one of elements, as TensorFlow does it.
+        specs: of the columns.
+        is_whole: whether columns that hold anything are one element; otherwise they are elements one after the other.
     """
 
     def __init__(
         self,
         dataset: Any,
-        portions: Any,
+        begin: Callable[[], Session],
         compose: Callable[[Sequence[Any]], Any],
         join: Callable[[Any], Any],
+        specs: Sequence[Any],
         *,
         is_whole: bool = False,
     ) -> None:
@@ -84,12 +89,15 @@ class Elements(OwnedIterator):  # type: ignore[misc]
         self._flat_output_types = [spec.dtype for spec in tf.nest.flatten(dataset.element_spec)]
         self._flat_output_shapes = [spec.shape for spec in tf.nest.flatten(dataset.element_spec)]
         self._get_next_call_count = 0
-        self._portions = iter(portions)
+        self._begin = begin
         self._compose = compose
         self._join = join
+        self._specs = specs
         self._is_whole = is_whole
         self._lock = threading.Lock()
-        self._ready: list[Any] = []  # the next one last
+        self._session: Session | None = None
+        self._is_open = False
+        self._ready: list[Any] = []  # tensors of elements, the next one last
         self._by_tensorflow: Any = None
 
     def __iter__(self) -> Self:
@@ -100,7 +108,8 @@ class Elements(OwnedIterator):  # type: ignore[misc]
             return super().__next__()
         with self._lock:
             while not self._ready:
-                self._ready = self._take_apart(next(self._portions))
+                pieces = _told_as_tensorflow_does(self._read)
+                self._ready = [each for piece in pieces for each in self._taken_apart(piece)][::-1]
             tensors = self._ready.pop()
         return self._compose(tensors)
 
@@ -122,13 +131,33 @@ class Elements(OwnedIterator):  # type: ignore[misc]
         except StopIteration:
             return tf.experimental.Optional.empty(self._element_spec)
 
-    def _take_apart(self, columns: Sequence[Any]) -> list[Any]:
-        size = columns[0].shape[0]
+    def _begun(self) -> Session:
+        if self._session is None:
+            self._session = self._begin()
+            weakref.finalize(self, self._session.close).atexit = False
+        return self._session
+
+    def _read(self) -> list[Columns]:
+        session = self._begun()
+        if not self._is_open:
+            while (fault := session.open(VISIT_S)) is None:
+                pass
+            if fault:
+                raise tf.errors.NotFoundError(None, None, fault)
+            self._is_open = True
+        return list(session.read(VISIT_S))
+
+    def _taken_apart(self, columns: Columns) -> list[Any]:
+        size = len(columns[0])
         if not size:
             return []
-        if self._is_whole:
-            return [columns]
-        return list(zip(*(tf.unstack(column, size) for column in columns), strict=True))[::-1]
+        dtypes = [spec.dtype for spec in self._specs]
+        if size == 1 and not self._is_whole:
+            columns = [column[0, ...] for column in columns]
+        tensors = list(map(tf.convert_to_tensor, columns, dtypes))
+        if size == 1 or self._is_whole:
+            return [tensors]
+        return list(zip(*(tf.unstack(tensor, size) for tensor in tensors), strict=True))
 
     @property
     def _iterator_resource(self) -> Any:
@@ -140,12 +169,23 @@ class Elements(OwnedIterator):  # type: ignore[misc]
 
     def _rest(self) -> Any:
         """A dataset of what has not been read."""
-        plain = tf.autograph.experimental.do_not_convert
-        portions = tf.data.Dataset.range(_MOST).map(plain(lambda _: self._portions.get_next_as_optional()))
-        rest = portions.take_while(plain(lambda portion: portion.has_value()))
-        rest = rest.map(plain(lambda portion: portion.get_value()))
+        rest = read_on(self._begun(), self._specs)
         if self._ready:
             columns = tuple(tf.stack(column) for column in zip(*self._ready[::-1], strict=True))
             self._ready = []
             rest = tf.data.Dataset.from_tensors(columns).concatenate(rest)
         return self._join(without_prefetch(rest))
+
+
+def _told_as_tensorflow_does(read: Callable[[], list[Columns]]) -> list[Columns]:
+    """What `read` gives; its errors as if TensorFlow had called it."""
+    try:
+        return read()
+    except EOFError:
+        raise StopIteration from None
+    except tf.errors.OpError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise tf.errors.InvalidArgumentError(None, None, f"{type(error).__name__}: {error}") from error
+    except Exception as error:
+        raise tf.errors.UnknownError(None, None, f"{type(error).__name__}: {error}") from error

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from topology.compat.tensorflow.sessions import Session, opener, reader
 
-__all__ = ["not_found", "read_sessions", "unless_not_found", "without_prefetch"]
+__all__ = ["not_found", "read_on", "read_sessions", "unless_not_found", "without_prefetch"]
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
@@ -35,6 +35,16 @@ def read_sessions(begin: Callable[..., Session], arguments: Sequence[Any], specs
         )
 
     return without_prefetch(sessions.flat_map(read_session))
+
+
+def read_on(session: Session, specs: Sequence[Any]) -> Any:
+    """A dataset of what a session has not given yet; for one iterator.
+
+    Args:
+        session: one that was opened, or was not yet.
+        specs: of the tensors of an element.
+    """
+    return read_sessions(lambda: session, (), specs)
 
 
 def without_prefetch(dataset: Any) -> Any:
