@@ -470,6 +470,21 @@ def test_a_replay_node_stops_with_blocked_samplers() -> None:
         run.wait()
 
 
+def test_a_blocked_call_says_why_the_program_stopped() -> None:
+    """A test that drives a node does not wait for the run, which would raise the error of the other node."""
+    gate = Gate()
+    server = courier.Server("waits")
+    server.Bind("wait", gate)
+    with server, courier.Client(server.address) as client:
+        future = client.futures.wait()
+        gate.wait_entered()
+        client._core.on_stop("node failed: the learner has died")
+        for call in (lambda: future.result(TIMEOUT_S), client.wait):
+            with pytest.raises(StatusNotOk, match=r"stop.* \(node failed: the learner has died\)"):
+                call()
+        gate.release()
+
+
 def test_nodes_know_who_they_are() -> None:
     import topology
 

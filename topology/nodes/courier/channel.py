@@ -74,6 +74,7 @@ class Channel:
         self._reader_id = 0
         self._closed = False
         self._stopped = False
+        self._why = ""  # of the stop, for messages
         self._pending = Pending(options.max_in_flight, options.max_in_flight_bytes, self.attend)
         self._out = Outbox(self._pending.calls)
         self._settled: deque[tuple[CallFuture, Any, Exception | None]] = (
@@ -362,7 +363,7 @@ class Channel:
         if self._closed:
             return self._closed_error()
         if self._stopped:
-            return errors.ProgramStopped(f"the program stopped while a call to {self._address} waited")
+            return errors.ProgramStopped(f"the program stopped{self._why} while a call to {self._address} waited")
         return None
 
     def _closed_error(self) -> errors.CourierClosed:
@@ -389,8 +390,9 @@ class Channel:
 
     # --- the end -------------------------------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """The program stops: fails the calls under way; later ones get `AFTER_STOP_S`."""
+    def stop(self, why: str = "") -> None:
+        """The program stops: fails the calls under way; later ones get `AFTER_STOP_S`. `why` is for their error."""
+        self._why = why
         self._stopped = True
         connection = self._out.connection
         if connection is not None:

@@ -49,6 +49,7 @@ class Core:
         self._max_bytes = options.max_message_bytes
         self._closed = False
         self._stopped = False
+        self._why = ""  # of the stop, for messages
         self._unsubscribe: Callable[[], None] | None = None
         self._reset()
         _cores.add(self)
@@ -159,7 +160,8 @@ class Core:
     def _overdue(self, name: str) -> errors.CourierError:
         if self._stopped:
             return errors.ProgramStopped(
-                f"{name!r} at {self.address} was called after the program's stop and had no answer in {AFTER_STOP_S} s"
+                f"{name!r} at {self.address} was called after the program's stop{self._why} and had no answer in "
+                f"{AFTER_STOP_S} s"
             )
         return errors.DeadlineExceeded(
             f"Deadline Exceeded: {name!r} at {self.address} had no answer within {self.options.call_timeout_s} s; "
@@ -170,7 +172,7 @@ class Core:
         if self._closed:
             return errors.CourierClosed(f"{name!r} at {self.address}: the client is closed")
         if self._stopped:
-            return errors.ProgramStopped(f"the program stopped while {name!r} at {self.address} waited")
+            return errors.ProgramStopped(f"the program stopped{self._why} while {name!r} at {self.address} waited")
         return broken(self.address, repr(name), error)
 
     # --- connections ---------------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ class Core:
             raise errors.CourierClosed(f"the client of {self.address} is closed") from error
         if self._stopped:
             raise errors.ProgramStopped(
-                f"the program stopped while no server was at {self.address} ({error})"
+                f"the program stopped{self._why} while no server was at {self.address} ({error})"
             ) from error
         if not self.options.wait_for_ready:
             raise errors.ConnectionBroken(
@@ -265,7 +267,7 @@ class Core:
                 if self._channel is None:
                     self._channel = Channel(self.address, self.options, weakref.WeakMethod(self.connect))
                     if self._stopped:
-                        self._channel.stop()
+                        self._channel.stop(self._why)
                 channel = self._channel
         return channel
 
@@ -280,18 +282,19 @@ class Core:
         def on_stop() -> None:
             core = reference()
             if core is not None:
-                core.on_stop()
+                core.on_stop(token.reason)
 
         self._unsubscribe = token.subscribe(on_stop)
 
-    def on_stop(self) -> None:
+    def on_stop(self, reason: str = "") -> None:
+        self._why = f" ({reason})" if reason else ""
         self._stopped = True
         self._wake.set()
         for connection in list(self._busy):
             connection.shutdown()
         channel = self._channel
         if channel is not None:
-            channel.stop()
+            channel.stop(self._why)
 
     def close(self, *, wait: bool = True) -> None:
         if self._closed:
