@@ -137,6 +137,7 @@ class _Node:
                 "exit_code": outcome.exit_code,
                 "remote_traceback": outcome.remote_traceback,
                 "secondary": outcome.secondary,
+                "final": outcome.final,
             }
         )
         self._finish(failed=outcome.failed)

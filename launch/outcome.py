@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import final
 
-from topology.errors import CourierError, NodeFailed, ProgramStopped, ReplayError
+from topology.errors import CourierError, NodeFailed, ProgramStopped, ReplayError, TopologyError
 from topology.executable import Executable
 
 __all__ = [
@@ -41,6 +41,7 @@ class Outcome:
         remote_traceback: as Python prints it; "" when there is none.
         secondary: it failed in a remote call. If another node failed or the program stops, that is why.
         late: it did not end when it should have, and was given up.
+        final: to start it again would not help: what it raised says so.
         error: the exception itself, where the node ran in this process.
     """
 
@@ -50,6 +51,7 @@ class Outcome:
     remote_traceback: str = ""
     secondary: bool = False
     late: bool = False
+    final: bool = False
     error: BaseException | None = field(default=None, compare=False)
 
 
@@ -80,6 +82,7 @@ def outcome_of(error: BaseException | None, *, stopping: bool, skip_frames: int 
         exit_code=1,
         remote_traceback=_traceback_of(error),
         secondary=remote,
+        final=isinstance(error, TopologyError) and error.is_final,
         error=error,
     )
 

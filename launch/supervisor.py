@@ -313,7 +313,7 @@ class Supervisor:
         if not outcome.failed or record.late or (self.stopping and outcome.secondary):
             record.state = NodeState.STOPPED if self.stopping else NodeState.FINISHED
             commands: list[Command] = []
-        elif not self.stopping and record.restarts < record.policy.max_restarts:
+        elif not (self.stopping or outcome.final) and record.restarts < record.policy.max_restarts:
             pause = min(FIRST_BACKOFF_S * 2.0**record.restarts, LONGEST_BACKOFF_S)
             record.state, record.restart_at = NodeState.RESTARTING, now + pause
             commands = []

@@ -34,7 +34,7 @@ Text says what was asked, what was found, and what to do. Every error survives p
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 __all__ = [
     "ConnectionBroken",
@@ -76,7 +76,13 @@ def _rebuild(cls: type[TopologyError], args: tuple[Any, ...], state: dict[str, A
 
 
 class TopologyError(Exception):
-    """Root of all errors raised here on purpose."""
+    """Root of all errors raised here on purpose.
+
+    Attributes:
+        is_final: whether a node that failed with it would do so again, however often it is started: so it is not.
+    """
+
+    is_final: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default calls the constructor with `args`, which loses keyword fields.
@@ -85,6 +91,8 @@ class TopologyError(Exception):
 
 class ProgramError(TopologyError, ValueError):
     """The declared program is wrong. `faults` lists everything found, one line each."""
+
+    is_final = True
 
     def __init__(self, message: str, *, faults: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -238,6 +246,8 @@ class StoreUnavailable(ConnectionBroken, StoreError):
 
 class StoreDenied(StoreUnavailable):
     """The server behind a store is there and does not let us in, or not do this. Waiting does not help."""
+
+    is_final = True
 
 
 class StoreClosed(StoreError):

@@ -8,7 +8,15 @@ import traceback
 import pytest
 
 from launch.outcome import CLEAN, add_note, describe_exit, node_failed, outcome_of
-from topology.errors import ConnectionBroken, ProgramStopped, RemoteError, ReplayError
+from topology.errors import (
+    ConnectionBroken,
+    ProgramError,
+    ProgramStopped,
+    RemoteError,
+    ReplayError,
+    StoreDenied,
+    StoreUnavailable,
+)
 
 
 def raised(error: BaseException) -> BaseException:
@@ -59,6 +67,13 @@ def test_other_errors_fail_also_after_the_stop() -> None:
 def test_a_lost_peer_is_secondary() -> None:
     assert outcome_of(ConnectionBroken("gone"), stopping=False).secondary
     assert not outcome_of(ValueError("gone"), stopping=False).secondary
+
+
+def test_what_would_be_raised_again_is_final() -> None:
+    assert outcome_of(ProgramError("wrong settings"), stopping=False).final
+    assert outcome_of(StoreDenied("wrong password"), stopping=False).final
+    assert not outcome_of(StoreUnavailable("not there"), stopping=False).final
+    assert not outcome_of(ValueError("no"), stopping=False).final
 
 
 def test_the_stop_is_known_by_the_text_that_a_library_in_between_keeps() -> None:

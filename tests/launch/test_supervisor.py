@@ -86,6 +86,13 @@ def test_restarts_back_off_and_then_the_failure_counts() -> None:
     assert supervisor.failures == [(0, FAILURE)]
 
 
+def test_what_would_fail_again_is_not_started_again() -> None:
+    supervisor = make(restarts=5)
+    final = Outcome(failed=True, message="ProgramError: no such network", exit_code=1, final=True)
+    assert supervisor.handle(Ended(0, final), 1.0) == [AnnounceStop("node failed: ProgramError: no such network")]
+    assert states(supervisor) == ["failed", "running"]
+
+
 def test_a_stop_while_a_node_waits_for_its_restart() -> None:
     supervisor = make(2, restarts=1)
     supervisor.handle(Ended(0, FAILURE), 1.0)
