@@ -8,6 +8,7 @@ import pytest
 
 from topology.errors import ReplayDeadlineExceeded, ReplayError
 from topology.nodes import replay
+from topology.nodes.replay import sample_call
 from topology.nodes.replay.alarms import Alarms
 
 WAIT_S = 20
@@ -227,3 +228,21 @@ def test_columns_are_indexed_by_any_integer(clients):
         assert column[np.int64(1)].numpy() == 1
         with pytest.raises(IndexError, match=r"TrajectoryColumn x .*: index 3 is out of range, it has 3 steps"):
             column[3]
+
+
+def test_a_batch_for_which_there_is_no_memory_is_not_lost(serve, monkeypatch):
+    client = serve(replay.Table.queue("queue", 10))
+    for value in range(4):
+        client.insert({"x": value}, {"queue": 1.0})
+    gather = sample_call.gather
+
+    def refuse(picks, *options):
+        if sum(each.size for each in picks) > 3:
+            raise MemoryError("Unable to allocate")
+        return gather(picks, *options)
+
+    monkeypatch.setattr(sample_call, "gather", refuse)
+    with pytest.raises(ReplayError, match="no memory for a batch of 4 items, 32 bytes: ask for fewer at a time"):
+        client.sample_batch("queue", 4, timeout_s=WAIT_S)
+    got = [client.sample_batch("queue", 2, timeout_s=WAIT_S).data["x"][:, 0].tolist() for _ in range(2)]
+    assert got == [[0, 1], [2, 3]]

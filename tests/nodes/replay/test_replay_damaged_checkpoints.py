@@ -64,7 +64,7 @@ def test_bytes_that_changed(copy, name):
         whole = file.read()
     rng = np.random.default_rng(0)
     refused = 0
-    for place in rng.choice(len(whole), 150).tolist():
+    for place in rng.choice(len(whole), 60).tolist():
         changed = bytearray(whole)
         changed[place] ^= 1 << int(rng.integers(8))
         with open(path, "wb") as file:
@@ -73,7 +73,7 @@ def test_bytes_that_changed(copy, name):
             assert restore(copy) == expected
         except CheckpointError:
             refused += 1
-    assert refused > 100  # a space may become another one
+    assert refused > 40  # a space may become another one
 
 
 @pytest.mark.parametrize("name", ["index.json", "arrays.bin"])

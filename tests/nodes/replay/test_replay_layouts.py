@@ -32,7 +32,7 @@ def test_items_of_ever_new_forms_stay_bounded_and_right(service):
     with client.trajectory_writer(60) as writer:
         writer.append_batch({"x": np.arange(60)})
         history = writer.history["x"]
-        for round_number in range(4):
+        for round_number in range(3):
             wanted = []
             for _ in range(1000):
                 a, b, c = rng.choice(60, 3, replace=False).tolist()

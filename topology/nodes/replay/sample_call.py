@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import final
 
+from topology.errors import ReplayError
 from topology.nodes.replay.copiers import Copiers
 from topology.nodes.replay.gather import gather
 from topology.nodes.replay.lent_memory import Placer
@@ -72,12 +73,17 @@ class SampleCall:
             return
         try:
             batch = gather(picks) if self._placer is None else self._placer.replace(gather(picks, self._placer.empty))
+        except MemoryError as error:
+            count, size = sum(each.size for each in picks), sum(each.nbytes for each in picks)
+            text = f"no memory for a batch of {count} items, {size} bytes: ask for fewer at a time ({error})"
+            self.reply.set_exception(ReplayError(text))
+            self._table.give_back(picks)  # others may ask for fewer, too
+            return
         except BaseException as error:  # noqa: BLE001  (whatever it is belongs to the caller)
             self.reply.set_exception(error)
         else:
             self.reply.set_result(batch)
-        finally:
-            _release(picks)
+        _release(picks)
 
 
 def _release(picks: Sequence[Picks]) -> None:
