@@ -173,7 +173,7 @@ class IMPALAConfig(ActorCriticConfig):
     fragment_length: int = 20
     train_batch_size: int = 160
     max_gradient_norm: float = 5.0
-    max_actor_steps: int | None = 300_000
+    max_actor_steps: int | None = 500_000
     entropy_cost: float = 0.001
     standardize_advantages: bool = False
     trace_decay: float = 1.0
