@@ -78,6 +78,8 @@ BARS = [
             "trace_length": 24,
             "replay_period": 12,
             "samples_per_insert": 64,
+            "learning_rate": 5e-4,
+            "final_learning_rate": 1e-5,
             "max_actor_steps": 40_000,
             "final_evaluation_episodes": 20,
         },

@@ -84,6 +84,8 @@ def test_it_balances_a_pole_whose_velocity_it_does_not_see(tmp_path, seed):
         trace_length=24,
         replay_period=12,
         samples_per_insert=64.0,
+        learning_rate=5e-4,
+        final_learning_rate=1e-5,
         max_actor_steps=40_000,
         final_evaluation_episodes=20,
     )
