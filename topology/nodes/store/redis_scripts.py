@@ -39,10 +39,11 @@ return {made, bounds[1], bounds[2]}
 STORE = script(
     QUEUE
     + """
--- state, stream, sizes, queue, bell, writer, data, wake; number, steps, bytes, episode
+-- state, stream, sizes, queue, bell, writer, data, wake, writer before; number, steps, bytes, episode, number before
+-- Unless that is 0, it waits until the writer before has stored its own of that number.
 -- {1, id}: stored; {0}: wait for `wake`; {-1}: open it first; {-2}: send the data again
 -- Every call costs: sums are read once and written once, and whether the data is there is told by what must be done.
-local state, stream, sizes, queue, bell, writer, data, wake = unpack(KEYS)
+local state, stream, sizes, queue, bell, writer, data, wake, before = unpack(KEYS)
 local number, steps, bytes, episode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local latest = redis.call('GET', writer)
 if latest then
@@ -57,13 +58,18 @@ local sums = redis.call('HMGET', state, 'max_steps', 'max_bytes', 'steps', 'byte
 if not sums[1] then return {-1} end
 for i = 3, 7 do sums[i] = tonumber(sums[i]) or 0 end
 local new_steps, new_bytes, new_episodes = sums[3] + steps, sums[4] + bytes, sums[6] + episode
+local follows = false
+if ARGV[5] ~= '0' then
+  local stored = string.match(redis.call('GET', before) or '', '^%d+')
+  follows = not stored or tonumber(stored) < tonumber(ARGV[5])
+end
 local before_steps, before_bytes, waited = 0, 0, false  -- room is kept for those who came before
 walk(queue, function(key, its_steps, its_bytes)
   waited = key == wake
   if waited then return true end
   before_steps, before_bytes = before_steps + its_steps, before_bytes + its_bytes
 end)
-if new_steps + before_steps > tonumber(sums[1]) or new_bytes + before_bytes > tonumber(sums[2]) then
+if follows or new_steps + before_steps > tonumber(sums[1]) or new_bytes + before_bytes > tonumber(sums[2]) then
   if redis.call('EXPIRE', data, 60) == 0 then return {-2} end
   redis.call('SET', wake .. ':alive', ARGV[2] .. ' ' .. ARGV[3], 'EX', 3)
   if not waited and not redis.call('LPOS', queue, wake) then redis.call('RPUSH', queue, wake) end

@@ -92,12 +92,16 @@ class RedisStoring:
         with self._lock:
             self._writers.append(offer.writer)
 
-    def commands(self, offer: Offer) -> list[Command]:
-        """That store it: the frame, then the script."""
+    def commands(self, offer: Offer, after: Offer | None = None) -> list[Command]:
+        """That store it: the frame, then the script, which refuses it as long as `after` is not stored."""
         writer = offer.writer
+        before, number_before = (writer, 0) if after is None else (after.writer, after.writer.number)
         send: tuple[Argument, ...] = b"SET", writer.data, offer.frame, b"EX", b"%d" % _DATA_S
-        numbers = (writer.number, offer.steps, size_of(offer.frame), int(offer.whole_episode))
-        return [send, Call(scripts.STORE, self._keys(writer), tuple(b"%d" % number for number in numbers))]
+        numbers = (writer.number, offer.steps, size_of(offer.frame), int(offer.whole_episode), number_before)
+        return [
+            send,
+            Call(scripts.STORE, (*self._keys(writer), before.key), tuple(b"%d" % number for number in numbers)),
+        ]
 
     def store(self, offer: Offer, deadline: Deadline, *, must_send: bool = True) -> str | None:
         """Its id, when the server has it; None when there was no room until the deadline. It may be asked for again.
@@ -145,7 +149,8 @@ class _Fate(enum.Enum):
 class RedisPipeline(MemoryWriter):
     """Sends one after the other over a connection of its own, and reads what the server says of them later.
 
-    The server works in the order of the connection, and lets nobody pass who waits for room: so the order is kept.
+    The server works in the order of the connection, and stores none before the one that was sent before it: so the
+    order is kept also where room comes while some have been told that there is none.
     What is not stored at once (no room, a connection that broke) is gone after on its own, the oldest first.
 
     Args:
@@ -192,7 +197,8 @@ class RedisPipeline(MemoryWriter):
 
     def _send(self, offer: Offer) -> _Fate:
         try:
-            self._line.send(self._storing.commands(offer))
+            after = self._under_way[-1][0] if self._under_way else None
+            self._line.send(self._storing.commands(offer, after))
         except WireBroken:
             self._read_answers()
             return _Fate.LEFT
