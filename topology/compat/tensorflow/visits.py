@@ -179,9 +179,10 @@ def _let_go_of_iterators() -> None:
     """
     for each in gc.get_objects():
         kind = type(each)
+        module = str(getattr(kind, "__module__", ""))  # some classes of other libraries have none
         if issubclass(kind, tf.compat.v1.Session | tf.compat.v1.InteractiveSession):
             each.__del__()
-        elif str(kind.__module__).startswith(_ITERATORS) and "iterator" in kind.__module__:
+        elif module.startswith(_ITERATORS) and "iterator" in module:
             handles = [name for name, value in vars(each).items() if _is_handle(value)]
             for name in handles:
                 del vars(each)[name]
