@@ -19,8 +19,9 @@ from topology import errors
 from topology.context import NodeContext, StopToken, bind_context
 from topology.nodes import courier
 from topology.nodes.courier import asynchronous, wire
+from topology.nodes.courier.engine import Engine
 from topology.nodes.courier.transport import Listener, parse_address
-from topology.testing import Gate, within
+from topology.testing import Gate, no_leaks, within
 
 
 def in_thread(function, *args):
@@ -754,3 +755,26 @@ def test_a_name_too_long_for_a_frame_is_refused():
         for caller in (client, client.futures):
             with pytest.raises(AttributeError, match="at most 65,535 bytes"):
                 getattr(caller, "x" * 65_536)
+
+
+@pytest.mark.parametrize("step", ["stop", "join"])
+def test_a_stop_that_is_cut_short_ends_everything_all_the_same(monkeypatch, step):
+    """Stop handlers throw `SystemExit` at threads of nodes, wherever these are."""
+    whole, calls = getattr(Engine, step), []
+
+    def cut_short(engine, *args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise SystemExit
+        whole(engine, *args)
+
+    monkeypatch.setattr(Engine, step, cut_short)
+    with no_leaks():
+        server = courier.Server("cut short")
+        server.bind("one", lambda: 1)
+        server.start()
+        with courier.Client(server.address) as client:
+            assert client.one() == 1
+        with pytest.raises(SystemExit):
+            server.stop()
+    assert len(calls) == 2

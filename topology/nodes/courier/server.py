@@ -147,10 +147,18 @@ class Server:
         """Closes every connection, which fails the calls that wait, and ends the threads.
 
         Blocks until handlers that run have returned, at most `timeout_s`; those that have not are left to themselves.
-        Idempotent; may be called from a handler.
+        Idempotent; may be called from a handler. What is thrown at this thread meanwhile, as an interrupt or by a stop
+        handler, cuts the waiting short and nothing else.
         """
+        try:
+            self._stop(timeout_s)
+        except (KeyboardInterrupt, SystemExit):
+            self._stop(0.0)
+            raise
+
+    def _stop(self, timeout_s: float) -> None:
         with self._state:
-            engine, self._engine = self._engine, None
+            engine = self._engine
             self._listener.close()
             self._finished.set()
             _running.discard(self)
@@ -163,6 +171,7 @@ class Server:
                 if method.close is not None:
                     method.close()
             engine.join(timeout_s)
+            self._engine = None
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Blocks until the server is stopped; returns whether it is."""
