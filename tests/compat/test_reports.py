@@ -617,15 +617,11 @@ def test_a_launch_in_an_interactive_session(tmp_path: Path) -> None:
     assert "alive {0}" in result.stdout
 
 
-def insert_from_another_process(client: Any) -> None:
-    client.insert([np.float32(7)], {"queue": 1.0})
-
-
 def test_a_replay_client_in_a_spawned_process() -> None:
     """Collectors that are processes of their own are given a client."""
     server = reverb.Server([reverb.Table.queue("queue", max_size=10)])
     client = reverb.Client(f"localhost:{server.port}")
-    worker = multiprocessing.get_context("spawn").Process(target=insert_from_another_process, args=(client,))
+    worker = multiprocessing.get_context("spawn").Process(target=client.insert, args=([np.float32(7)], {"queue": 1.0}))
     worker.start()
     (sample,) = client.sample("queue", emit_timesteps=False)
     worker.join(TIMEOUT_S)

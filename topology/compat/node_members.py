@@ -9,7 +9,7 @@ import abc
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, final
 
 from launch.launch_types import LaunchType
@@ -233,9 +233,9 @@ def _construct_colocation(kind: type) -> Callable[..., None]:
     construct: Callable[..., None] = kind.__init__  # type: ignore[misc]  # wrapped
 
     def construct_node(self: Any, nodes: Sequence[Node[Any]] = (), *args: Any, **kwargs: Any) -> None:
-        nodes = list(nodes)
-        construct(self, nodes or [PyNode(_nothing)], *args, **kwargs)
-        if not nodes:  # they come by add_node()
+        given = list(nodes) if isinstance(nodes, Iterable) else nodes
+        construct(self, [PyNode(_nothing)] if given == [] else given, *args, **kwargs)
+        if given == []:  # they come by add_node()
             self.nodes.clear()
 
     construct_node.__wrapped__ = construct  # type: ignore[attr-defined]  # its signature is shown

@@ -20,7 +20,7 @@ def in_child(action):
     """What `action` returns, or raises, in a forked child, as text."""
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads is what is tested
+        warnings.simplefilter("ignore")  # of Python's and JAX's: forking beside threads is what is tested
         pid = os.fork()
     if not pid:
         signal.alarm(WAIT_S)

@@ -8,6 +8,7 @@ import os
 import pickle
 import socket
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -545,7 +546,9 @@ def test_who_is_forked_stores_as_somebody_else(redis_server, kind):
         writer = memory.writer() if kind == "writer" else PlainWriter(memory._store)
         writer.store({"x": np.zeros(1)})
         writer.flush()
-        child = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python's and JAX's: forking beside threads is what is tested
+            child = os.fork()
         if child == 0:
             try:
                 writer.store({"x": np.ones(1)})
