@@ -130,7 +130,8 @@ def test_the_line_that_the_wheel_adds_to_every_interpreter(tmp_path):
     assert "No module named 'launchpad'" in result.stderr
 
 
-def test_pytest_has_them_before_it_collects(tmp_path):
+def test_pytest_has_them_before_it_collects(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)  # of whoever runs this test
     write(
         tmp_path,
         {
