@@ -10,7 +10,6 @@ a few arrays.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import zipfile
 from collections.abc import Mapping
@@ -20,7 +19,8 @@ from typing import Any, final
 import jax
 import numpy as np
 
-from topology.errors import LaunchError, ProgramError
+from topology.agents.core.saving import written_aside
+from topology.errors import ProgramError
 
 __all__ = ["Checkpointer", "leaves_by_path", "with_leaves"]
 
@@ -47,21 +47,13 @@ class Checkpointer:
             LaunchError: it cannot be written, e.g. on a full disk; the states there stay as they are.
         """
         path = self._directory / f"{step}.npz"
-        temporary = self._directory / ".new"  # one name, so that what a killed node has left is written over
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
-                np.savez(file, allow_pickle=False, **leaves_by_path(state))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise LaunchError(
-                f"The learner's state cannot be saved in {self._directory}: {error.strerror or error}. Make room "
-                "there, or give the run another directory."
-            ) from error
+        with (
+            written_aside(path, ".new", what="The learner's state", where=self._directory) as aside,
+            aside.open("wb") as file,
+        ):
+            np.savez(file, allow_pickle=False, **leaves_by_path(state))
+            file.flush()
+            os.fsync(file.fileno())
         for old in self._steps()[: -self._max_to_keep]:
             (self._directory / f"{old}.npz").unlink(missing_ok=True)
 

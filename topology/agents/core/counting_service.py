@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Collection, Mapping
 from concurrent.futures import Future
@@ -11,8 +10,9 @@ from typing import final
 
 from topology.agents.core.counter import Counter
 from topology.agents.core.metrics import MetricsWriter, RowWriter
+from topology.agents.core.saving import written_aside
 from topology.context import NodeContext
-from topology.errors import LaunchError, ProgramError
+from topology.errors import ProgramError
 from topology.nodes.courier.methods import asynchronous
 
 __all__ = ["CountingService", "load_counts", "save_counts"]
@@ -111,15 +111,5 @@ def save_counts(path: Path, counts: Mapping[str, int]) -> None:
     Raises:
         LaunchError: it cannot be written, e.g. on a full disk; the old ones stay.
     """
-    temporary = path.with_name(f".{path.name}.new")  # one name: what a killed node has left is written over
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(dict(counts)), encoding="utf-8")
-        temporary.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise LaunchError(
-            f"The counts of the run cannot be saved in {path}: {error.strerror or error}. Make room there, or give the "
-            "run another directory."
-        ) from error
+    with written_aside(path, f".{path.name}.new", what="The counts of the run", where=path) as aside:
+        aside.write_text(json.dumps(dict(counts)), encoding="utf-8")

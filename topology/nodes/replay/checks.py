@@ -61,15 +61,18 @@ def check_positive(name: str, value: Any) -> int:
 
 
 def check_priority(table: str, priority: Any) -> float:
-    """A priority as a float.
+    """A priority as a float, finite and not negative.
 
     Raises:
-        TypeError, ValueError: it is not a number.
+        TypeError, ValueError: it is not a number, or not such a one.
     """
     try:
-        return float(priority)
+        value = float(priority)
     except (TypeError, ValueError) as error:
         raise type(error)(f"table {table!r}: a priority is a number, got {priority!r}") from None
+    if not 0 <= value < math.inf:
+        raise ValueError(f"table {table!r}: priorities must be finite and not negative, got {value}")
+    return value
 
 
 def check_keys(table: str, keys: Any) -> npt.NDArray[np.uint64]:

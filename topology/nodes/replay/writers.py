@@ -7,7 +7,6 @@ way; then the writer blocks, which is how the rate limiter of a table holds its 
 
 from __future__ import annotations
 
-import math
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
@@ -278,7 +277,8 @@ class TrajectoryWriter:
 
     def check_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Raises what `create_item` would raise; creates nothing."""
-        self._prepare(table, [check_priority(table, priority)], trajectory, 1)
+        check_priority(table, priority)
+        self._prepare(table, 1, trajectory, 1)
 
     def create_items(self, table: str, priorities: Iterable[float], trajectory: Any, *, period: int = 1) -> None:
         """Creates an item for each priority: the last is `trajectory`, each other one `period` steps before the next.
@@ -291,18 +291,14 @@ class TrajectoryWriter:
             self._create(table, values, trajectory, check_positive("period", period))
 
     def _create(self, table: str, priorities: list[float], trajectory: Any, period: int) -> None:
-        first, stop, layout = self._prepare(table, priorities, trajectory, period)
-        oldest = first - period * (len(priorities) - 1)
-        self._sender.add(table, layout, self._episode, range(oldest, first + 1, period), priorities, stop)
+        first_steps, stop, layout = self._prepare(table, len(priorities), trajectory, period)
+        self._sender.add(table, layout, self._episode, first_steps, priorities, stop)
 
-    def _prepare(self, table: str, priorities: list[float], trajectory: Any, period: int) -> tuple[int, int, int]:
-        """Checks items; returns what `_layout` does of the last."""
+    def _prepare(self, table: str, count: int, trajectory: Any, period: int) -> tuple[range, int, int]:
+        """Checks items; returns the first step of each, the step after the last, and the number of their layout."""
         self._begin()
-        for priority in priorities:
-            if not 0 <= priority < math.inf:
-                raise ValueError(f"table {table!r}: priorities must be finite and not negative, got {priority}")
         first, stop, layout = self._layout(trajectory)
-        oldest = first - period * (len(priorities) - 1)
+        oldest = first - period * (count - 1)
         if oldest < self._buffer.first_alive:
             raise ValueError(
                 f"table {table!r}: an item begins {self._buffer.next_step - oldest} steps ago; only the latest "
@@ -310,7 +306,7 @@ class TrajectoryWriter:
             )
         if (table, layout) not in self._admitted:
             self._admit(table, layout)
-        return first, stop, layout
+        return range(oldest, first + 1, period), stop, layout
 
     def _layout(self, trajectory: Any) -> tuple[int, int, int]:
         """First step of an item, the step after its last, and the number of its layout."""
