@@ -170,6 +170,11 @@ class Learner(Generic[StateT]):
         return self._state
 
     @property
+    def example(self) -> Any:
+        """A batch of which only shapes and types matter."""
+        return self._example
+
+    @property
     def steps(self) -> int:
         """Updates made, those of earlier runs in the same directory included."""
         return self._steps

@@ -14,7 +14,6 @@ from topology.agents.core.builder import AgentBuilder
 from topology.agents.core.config import ReplayConfig
 from topology.agents.core.counter import ChildCounter, Counter
 from topology.agents.core.distributed import DistributedAgent
-from topology.agents.core.learner import zeros_like_spec
 from topology.agents.core.metrics import MetricsWriter
 from topology.agents.scaleout.agent_items import ItemWriter, nothing_caught
 from topology.agents.scaleout.agent_playing import WEIGHTS
@@ -64,15 +63,13 @@ class AgentLearner(ExperienceLearner):
         self._service = ReplayService([table])
         self._client = Client("local", service=self._service)
         self._table = table.name
-        self._writer = ItemWriter(
-            self._client, self._table, zeros_like_spec(builder.make_learning().signature, batch_size=1)
-        )
         self._learner = builder.make_learner(
             self._client,
             counts=ChildCounter(Counter(), "learner", max_delay_s=0),
             metrics=MetricsWriter(None),
             stop=StopToken(),
         )
+        self._writer = ItemWriter(self._client, self._table, jax.tree.map(lambda leaf: leaf[:1], self._learner.example))
         self._policy = builder.policy_variable
         self._by_rounds = by_rounds
         self._ring = Ring(self._ratio.max_replay_size) if keep_replay and self._ratio is not None else None
