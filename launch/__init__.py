@@ -14,6 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from launch.accelerators import gpu_map
     from launch.api import launch
     from launch.launch_types import LaunchType
     from launch.launcher import Launcher
@@ -36,6 +37,7 @@ __all__ = [
     "Run",
     "Threads",
     "UndeployFailed",
+    "gpu_map",
     "launch",
 ]
 
@@ -50,6 +52,7 @@ _HOMES = {
     "Run": "launch.run",
     "Threads": "launch.threads",
     "UndeployFailed": "launch.rollback",
+    "gpu_map": "launch.accelerators",
     "launch": "launch.api",
 }
 

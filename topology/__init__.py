@@ -93,6 +93,7 @@ _ELSEWHERE = {
     "Run": ("launch", "Run"),
     "Threads": ("launch", "Threads"),
     "batched_handler": ("topology.nodes.courier.batching", "batched_handler"),
+    "gpu_map": ("launch", "gpu_map"),
 }
 
 

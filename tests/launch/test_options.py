@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import topology as lp
+from launch.accelerators import gpu_map
 from launch.channel import Channel
 from launch.launch_types import LaunchType, flag_value, parse_launch_type
 from launch.python_process import PythonProcess
@@ -44,6 +47,43 @@ def test_the_launch_type_flag(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_launch_types_of_other_libraries_are_taken_by_value() -> None:
     assert parse_launch_type(types.SimpleNamespace(value="test_mt")) is LaunchType.TEST_MULTI_THREADING
+
+
+def visible_cards() -> None:
+    print("cards:", os.environ["CUDA_VISIBLE_DEVICES"])
+
+
+def test_cards_are_seen_by_those_who_are_given_them(runs: Path) -> None:
+    program = lp.Program("cards")
+    for label, count in (("learner", 1), ("server", 2), ("actor", 2)):
+        with program.group(label):
+            for _ in range(count):
+                program.add_node(lp.PyNode(visible_cards))
+    resources = gpu_map(program, {"learner": 0, "server": (1, 2)})
+    assert resources == lp.gpu_map(program, {"learner": [0], "server": iter([1, 2])})
+    run = lp.launch(program, "test_mp", local_resources=resources, terminal="output_to_files")
+    assert run.wait(60)
+    seen = {path.stem: path.read_text().split(": ")[-1].strip() for path in (run.run_directory / "logs").iterdir()}
+    nodes = {"learner-0": "0", "server-0": "1,2", "server-1": "1,2", "actor-0": "", "actor-1": ""}
+    assert {name: seen[name].removeprefix("cards:") for name in nodes} == nodes
+
+
+@pytest.mark.parametrize(
+    ("cards", "text"),
+    [
+        ({"learner": 0, "actr": 1}, "'cards' has the groups learner, but no actr"),
+        ({"learner": "0"}, r"the cards of 'learner' are numbers from 0, each once, got '0'"),
+        ({"learner": [0, 0]}, "each once"),
+        ({"learner": -1}, "numbers from 0"),
+        ({"learner": [True]}, "numbers from 0"),
+    ],
+)
+def test_cards_that_cannot_be_meant(cards: dict[str, Any], text: str) -> None:
+    program = lp.Program("cards")
+    with program.group("learner"):
+        program.add_node(lp.PyNode(visible_cards))
+    with pytest.raises(LaunchError, match=text):
+        gpu_map(program, cards)
 
 
 def test_python_process() -> None:

@@ -10,7 +10,14 @@ from dm_env import specs
 
 from topology.errors import ProgramError
 
-__all__ = ["EnvironmentSpec", "check_arrays", "check_observation", "make_environment_spec", "num_discrete_actions"]
+__all__ = [
+    "EnvironmentSpec",
+    "check_arrays",
+    "check_observation",
+    "is_image",
+    "make_environment_spec",
+    "num_discrete_actions",
+]
 
 _NUMBERS = "biuf"  # kinds of dtypes: truth values, integers of both kinds, floats
 
@@ -32,6 +39,11 @@ def make_environment_spec(environment: dm_env.Environment) -> EnvironmentSpec:
         rewards=environment.reward_spec(),
         discounts=environment.discount_spec(),
     )
+
+
+def is_image(observations: Any) -> bool:
+    """Whether observations of this spec are images: uint8 `[height, width, channels]`."""
+    return isinstance(observations, specs.Array) and len(observations.shape) == 3 and observations.dtype == np.uint8
 
 
 def check_observation(observation: Any, *, agent: str, of: str = "an environment") -> None:

@@ -14,7 +14,7 @@ from topology.context import NodeContext
 import jax
 before = jax.config.jax_platforms
 context = NodeContext(label="actor", index=0, launch_type={launch_type!r})
-prepare_jax(context, accelerator={accelerator}, memory_fraction={fraction})
+prepare_jax(context, accelerator={accelerator}, memory_fraction={fraction}, all_threads={all_threads})
 platforms = jax.config.jax_platforms if jax.config.jax_platforms != before else "as it was"
 print(os.environ["XLA_FLAGS"], "|", platforms, "|", jax.devices()[0].platform)
 print(*map(os.environ.get, ["PJRT_NPROC", "XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION"]))
@@ -24,7 +24,7 @@ TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 
 
 def run(**values):
-    code = CODE.format(**{"fraction": None, "flags": ""} | values)
+    code = CODE.format(**{"fraction": None, "flags": "", "all_threads": False} | values)
     environment = os.environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.9"}
     command = [sys.executable, "-c", code]
     result = subprocess.run(command, check=True, timeout=50, capture_output=True, text=True, env=environment)
@@ -44,6 +44,10 @@ def run(**values):
 def test_one_thread_and_no_accelerator_unless_told_otherwise(flags, launch_type, accelerator, expected, threads):
     lines = run(flags=flags, launch_type=launch_type, accelerator=accelerator)
     assert lines == [expected, f"{threads} None 0.9"]
+
+
+def test_all_threads_for_those_who_are_given_them():
+    assert run(launch_type="local_mp", accelerator=False, all_threads=True) == [" | cpu | cpu", "None None 0.9"]
 
 
 def test_a_process_that_shares_an_accelerator_takes_its_part_of_the_memory():

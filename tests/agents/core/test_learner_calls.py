@@ -107,3 +107,27 @@ def test_nothing_is_told_of_a_call_that_fails_though_another_was_begun(make_lear
     assert replay.events == ["sample 0", "sample 1", "priorities 0", "sample 2"]
     assert counter.get_counts() == {"learner_steps": UPDATES}
     assert learner.get_variables(["policy"]).version == UPDATES
+
+
+def test_nothing_is_computed_on_the_device_to_tell_of_a_call(make_learner):
+    """It would be computed after the call that was begun since: the device would stand still from then on."""
+
+    class OnDevice:
+        def __init__(self, value):
+            self.value = value
+
+        def __array__(self, dtype=None, copy=None):
+            return self.value
+
+        def mean(self, *_, **__):
+            raise AssertionError("computed where the learner computes")
+
+        astype = __mul__ = __gt__ = mean
+
+    def update(state, data, probabilities):
+        return State(state.steps + UPDATES), UpdateOutput({"loss": OnDevice(np.ones(UPDATES))}, OnDevice(data))
+
+    replay = Batches(3)
+    learner, _ = make_learner(replay, update)
+    learner.run()
+    assert replay.events[-1] == "priorities 2"

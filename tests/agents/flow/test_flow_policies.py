@@ -85,7 +85,7 @@ def test_on_policy_v_trace_gives_the_n_step_returns(impala):
     algorithm, state = impala._algorithm, impala._state
     values = algorithm._apply(state.params, batch["obs"])[1]
     next_values = np.asarray(algorithm._apply(state.params, batch["new_obs"])[1])
-    _, targets = algorithm._vtrace(state.params, batch, values, np.ones(batch.count, np.float32))
+    _, targets = algorithm._vtrace(batch, values, next_values, np.ones(batch.count, np.float32))
 
     def by_fragment(column):
         return np.asarray(column).reshape(2, 12)
@@ -110,14 +110,68 @@ def test_nothing_reaches_over_the_end_of_an_episode(impala):
     ones = np.ones(batch.count, np.float32)
 
     def targets():
-        values = impala._algorithm._apply(impala._state.params, batch["obs"])[1]
-        return np.asarray(impala._algorithm._vtrace(impala._state.params, batch, values, ones)[1])
+        _, values, next_values = impala._algorithm._outputs(impala._state.params, batch)
+        return np.asarray(impala._algorithm._vtrace(batch, values, next_values, ones)[1])
 
     before = targets()
     batch["rewards"][6:12] += 100.0
     after = targets()
     assert (after[:6] == before[:6]).all()
     assert (after[6:12] > before[6:12] + 50).all()
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def recurrent():
+    config = IMPALAConfig(**SMALL | {"environment": "memory_chain:4"}, lstm_size=5, learning_rate=1e-2)
+    environment = make_environment("memory_chain:4", seed=0)
+    return make_actor_critic(config, make_environment_spec(environment), seed=0)
+
+
+def memory_sampler(policy):
+    def make():
+        return [make_environment("memory_chain:4", seed=i) for i in range(2)]
+
+    return FragmentSampler(policy, make, 12, discount=0.99, trace_decay=None)
+
+
+def test_a_memory_is_learned_as_it_was_played(recurrent):
+    """Through the ends of episodes and of fragments: the learner comes to what the actor came to, step by step."""
+    sampler = memory_sampler(recurrent)
+    ends = 0
+    for _ in range(3):
+        batch = sampler.sample()
+        assert batch["state_in"].shape == (24, 2, 5)
+        logits, values, next_values = recurrent._algorithm._outputs(recurrent._state.params, batch)
+        assert np.asarray(logits) == pytest.approx(batch["action_dist_inputs"], abs=1e-5)
+        ended = batch["terminateds"] | batch["truncateds"]
+        inside = ~ended
+        inside[[11, 23]] = False
+        rows = np.flatnonzero(inside)
+        assert np.asarray(next_values)[rows] == pytest.approx(np.asarray(values)[rows + 1], abs=1e-5)
+        begins = np.flatnonzero(ended[:-1] & (np.arange(23) != 11)) + 1
+        assert not batch["state_in"][begins].any()  # an episode begins with nothing remembered
+        ends += ended.sum()
+    assert batch["state_in"][[0, 12]].any()  # a fragment goes on with what the one before left
+    assert ends > 3
+
+
+def test_a_memory_learns_and_travels(recurrent):
+    batch = memory_sampler(recurrent).sample()
+    state = recurrent.get_state()
+    told = recurrent.learn_on_batch(batch)["learner_stats"]
+    assert told["ratio"] == pytest.approx(1.0, abs=1e-5)
+    assert told["kl"] == pytest.approx(0.0, abs=1e-5)
+    before, after = (leaves["leaves"] for leaves in (state, recurrent.get_state()))
+    assert all((before[name] != after[name]).any() for name in before if name.startswith("params") and "memory" in name)
+    recurrent.set_state(state)
+
+
+def test_memory_is_part_of_an_evaluation(recurrent):
+    environments = [make_environment("memory_chain:4", seed=i) for i in range(4)]
+    assert play(recurrent, environments, StopToken()) is not None
 
 
 # --- learning -------------------------------------------------------------------------------------------------------
@@ -318,6 +372,7 @@ def test_playing_ends_with_each_environments_first_episode(ppo):
         (A2CConfig, {"microbatch_size": 10_000}),
         (A2CConfig, {"learning_rate": 0.0}),
         (IMPALAConfig, {"num_aggregators": 3}),
+        (IMPALAConfig, {"lstm_size": 0}),
         (IMPALAConfig, {"hidden_sizes": (0,)}),
         (DQNConfig, {"min_replay_size": 10**9}),
         (DQNConfig, {"priority_exponent": 1.5}),

@@ -1,8 +1,9 @@
 """Convolutions that are matrix products, for processors.
 
 On a processor XLA's convolutions take ten times as long in the loop of a compiled learner as outside of it. A matrix
-product is fast in both. So a convolution is one product here, of all pixels with the weights of all taps, after which
-the results of the taps are moved to where they belong and added up.
+product is fast in both. So a convolution is one product here: of all pixels with the weights of all taps, after which
+the results of the taps are moved to where they belong and added up; or, where that makes the smaller array, of what
+each place sees with the weights, which needs no more sums.
 """
 
 from __future__ import annotations
@@ -75,14 +76,20 @@ class Convolution(nn.Module):
         # Blocks of `stride` pixels a side become the channels of one: then the stride is 1.
         rows, columns = ((side - self.kernel) // stride + taps for side in (height, width))
         blocks = images[:, : rows * stride, : columns * stride].reshape(count, rows, stride, columns, stride * channels)
-        pixels = blocks.swapaxes(2, 3).reshape(count * rows * columns, stride * stride * channels)
+        pixels = blocks.swapaxes(2, 3).reshape(count, rows, columns, stride * stride * channels)
         inputs = pixels.shape[-1]
         # Of the variance that `nn.Conv` begins with: one over the inputs of a place.
         initial = nn.initializers.variance_scaling(1 / taps**2, "fan_in", "truncated_normal")
         weights = self.param("kernel", initial, (inputs, taps * taps * self.features))
         bias = self.param("bias", nn.initializers.zeros_init(), (self.features,))
-        each = (pixels @ weights).reshape(count, rows, columns, -1)
-        return _add_taps(each, taps) + bias
+        height, width = rows - taps + 1, columns - taps + 1
+        if rows * columns * self.features <= height * width * inputs:
+            each = (pixels.reshape(-1, inputs) @ weights).reshape(count, rows, columns, -1)
+            return _add_taps(each, taps) + bias
+        seen = [pixels[:, i : i + height, j : j + width] for i in range(taps) for j in range(taps)]
+        by_tap = weights.reshape(inputs, taps * taps, self.features).swapaxes(0, 1).reshape(-1, self.features)
+        product = jnp.concatenate(seen, axis=-1).reshape(count * height * width, -1) @ by_tap
+        return product.reshape(count, height, width, self.features) + bias
 
 
 class ImageTorso(nn.Module):

@@ -13,7 +13,11 @@ _MORE_DEVICES = "xla_force_host_platform_device_count"
 
 
 def prepare_jax(
-    context: NodeContext | None, *, accelerator: bool = False, memory_fraction: float | None = None
+    context: NodeContext | None,
+    *,
+    accelerator: bool = False,
+    memory_fraction: float | None = None,
+    all_threads: bool = False,
 ) -> None:
     """Call it in a node before the first use of JAX. Does nothing where JAX runs already.
 
@@ -25,13 +29,15 @@ def prepare_jax(
         context: of the node.
         accelerator: whether this node computes on the accelerator, if there is one.
         memory_fraction: part of the accelerator's memory that this process takes at once; None for JAX's default.
+        all_threads: whether XLA takes as many threads as there are processors: for those who learn from images, which
+            takes half as long with two.
     """
     flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_multi_thread_eigen" not in flags:
+    if "xla_cpu_multi_thread_eigen" not in flags and not all_threads:
         os.environ["XLA_FLAGS"] = f"{flags} {_ONE_THREAD}".strip()
     if context is not None and context.launch_type.endswith("_mt"):
         return
-    if context is not None and _MORE_DEVICES not in flags:
+    if context is not None and _MORE_DEVICES not in flags and not all_threads:
         # XLA runs independent parts of a computation in threads of its own, too: on two cores an update of a network of
         # 256-256 took no longer with one, and a third less of the processor. Devices that must meet need one each.
         os.environ.setdefault("PJRT_NPROC", "1")

@@ -22,6 +22,7 @@ from topology.agents.core.tensorboard import check_installed
 from topology.agents.core.types import VariableSource
 from topology.context import NodeContext, get_context
 from topology.environments import EnvironmentFactory, make_environment, make_environment_spec
+from topology.environments.specs import is_image
 from topology.errors import ProgramError
 from topology.nodes.replay import Client, Table
 
@@ -216,6 +217,7 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
             context,
             accelerator=role in self.config.accelerator_roles,
             memory_fraction=self.config.accelerator_memory_fraction,
+            all_threads=role == "learner" and is_image(self.spec.observations),
         )
         return self.make_builder(context.seed)
 

@@ -235,14 +235,16 @@ class Learner(Generic[StateT]):
 
     def _settle(self, call: _Call[StateT]) -> float:
         """Blocks until a call is done, and tells others of it. Returns its mean loss."""
-        metrics = {name: float(np.mean(value)) for name, value in call.output.metrics.items()}
+        # Numpy's from here on: the mean of an array of JAX would be computed by XLA, after the call begun since.
+        output = jax.device_get(call.output)
+        metrics = {name: float(np.mean(value)) for name, value in output.metrics.items()}
         if not np.isfinite(metrics["loss"]):
             reason = _not_finite(call.batch.data) or self._remedy
             raise FloatingPointError(f"The loss is {metrics['loss']} after {call.steps} updates: {reason}")
         self._computed = call.state
         self._report(metrics, call)
-        if call.output.priorities is not None:
-            self._replay.update_priorities(call.batch.keys, np.asarray(call.output.priorities, np.float64))
+        if output.priorities is not None:
+            self._replay.update_priorities(call.batch.keys, output.priorities.astype(np.float64))
         return metrics["loss"]
 
     def run(self) -> None:

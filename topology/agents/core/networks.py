@@ -8,17 +8,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from dm_env import specs
 
 from topology.agents.core.convolution import SMALL_LAYERS, ImageTorso
 
-__all__ = ["LSTM", "Torso", "is_image"]
-
-
-def is_image(observations: specs.Array) -> bool:
-    """Whether observations of this spec are images: uint8 `[height, width, channels]`."""
-    return len(observations.shape) == 3 and observations.dtype == np.uint8
+__all__ = ["LSTM", "Torso"]
 
 
 class Torso(nn.Module):

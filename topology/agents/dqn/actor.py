@@ -14,7 +14,7 @@ import numpy as np
 from topology.agents.core.policy import Policy, PolicyOutput
 from topology.agents.core.types import Adder
 from topology.agents.core.variables import VariableClient
-from topology.agents.dqn.networks import ADVANTAGE, QNetwork, normalize
+from topology.agents.dqn.networks import ADVANTAGE, EPSILON, QNetwork
 
 __all__ = ["DQNActor", "make_greedy", "make_policy"]
 
@@ -42,7 +42,9 @@ def make_greedy(network: QNetwork) -> Callable[[Any], Greedy]:
 
 def _greedy_on_host(num_hidden: int, num_actions: int, params: Any) -> Greedy:
     dense = [params["params"][f"{ADVANTAGE}_{i}"] for i in range(num_hidden + 1)]
-    *hidden, last = [(np.asarray(layer["kernel"]), np.asarray(layer["bias"])) for layer in dense]
+    *layers, last = [(np.asarray(layer["kernel"]), np.asarray(layer["bias"])) for layer in dense]
+    # The mean of a layer is taken away from its weights, once: what they give has mean 0 already.
+    hidden = [(kernel - kernel.mean(axis=1, keepdims=True), bias - bias.mean()) for kernel, bias in layers]
     # The mean over the quantiles is taken of the weights, once.
     kernel_of_mean = last[0].reshape(len(last[0]), -1, num_actions).mean(axis=1)
     bias_of_mean = last[1].reshape(-1, num_actions).mean(axis=0)
@@ -50,7 +52,8 @@ def _greedy_on_host(num_hidden: int, num_actions: int, params: Any) -> Greedy:
     def best_action(observation: Any) -> int:
         values = np.asarray(observation, np.float32).reshape(-1)
         for kernel, bias in hidden:
-            values = np.maximum(normalize(values @ kernel + bias), 0)
+            centered = values @ kernel + bias
+            values = np.maximum(centered * (centered @ centered / len(centered) + EPSILON) ** -0.5, 0)
         return int(np.argmax(values @ kernel_of_mean + bias_of_mean))
 
     return best_action

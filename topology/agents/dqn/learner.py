@@ -108,10 +108,14 @@ def make_update(network: QNetwork, config: DQNConfig) -> Update:
         state: TrainingState, transitions: Transition, probabilities: jax.Array
     ) -> tuple[TrainingState, UpdateOutput]:
         transitions = Transition(*transitions)
-        # The target network stands still within a call: one evaluation for all batches, and no copy in the loop.
-        dist_t = quantiles(state.target_params, transitions.o_t)
-        batches = split_updates((transitions, dist_t, probabilities), config.updates_per_call)
-        (params, opt_state), (loss, priorities) = jax.lax.scan(update_once, (state.params, state.opt_state), batches)
+        batches, probabilities = split_updates((transitions, probabilities), config.updates_per_call)
+        # The target network stands still within a call: it is not copied in the loop, and evaluated for all batches
+        # before it, one at a time, since the layers of all at once do not fit into a cache.
+        dist_t = jax.lax.map(functools.partial(quantiles, state.target_params), batches.o_t)
+        learned, (loss, priorities) = jax.lax.scan(
+            update_once, (state.params, state.opt_state), (batches, dist_t, probabilities)
+        )
+        params, opt_state = learned
         steps = state.steps + config.updates_per_call
         period = config.target_update_period
         target_params = jax.lax.cond(

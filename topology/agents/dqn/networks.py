@@ -10,14 +10,17 @@ import jax
 import jax.numpy as jnp
 
 from topology.agents.core.convolution import ImageTorso
-from topology.agents.core.networks import is_image
 from topology.agents.dqn.config import DQNConfig
-from topology.environments.specs import EnvironmentSpec, num_discrete_actions
+from topology.environments.specs import EnvironmentSpec, is_image, num_discrete_actions
 
-__all__ = ["ADVANTAGE", "QNetwork", "make_network", "normalize"]
+__all__ = ["ADVANTAGE", "EPSILON", "QNetwork", "make_network"]
 
 ADVANTAGE = "advantage"
 """Its layers `advantage_0`, `advantage_1`, ... alone decide which action is the best, dueling or not."""
+
+
+EPSILON = 1e-6
+"""Added to the variance that a hidden layer is divided by."""
 
 
 class QNetwork(nn.Module):
@@ -64,15 +67,15 @@ class QNetwork(nn.Module):
 
     def _stream(self, hidden: jax.Array, name: str, num_outputs: int) -> jax.Array:
         for i, size in enumerate(self.hidden_sizes):
-            hidden = nn.relu(normalize(nn.Dense(size, name=f"{name}_{i}")(hidden)))
+            hidden = nn.relu(_normalize(nn.Dense(size, name=f"{name}_{i}")(hidden)))
         outputs: jax.Array = nn.Dense(num_outputs, name=f"{name}_{len(self.hidden_sizes)}")(hidden)
         return outputs
 
 
-def normalize(hidden: Any) -> Any:
-    """Mean 0 and variance 1 over the last axis, of jax and of numpy arrays."""
+def _normalize(hidden: jax.Array) -> jax.Array:
+    """Mean 0 and variance 1 over the last axis."""
     centered = hidden - hidden.mean(axis=-1, keepdims=True)
-    return centered * ((centered * centered).mean(axis=-1, keepdims=True) + 1e-6) ** -0.5
+    return centered * ((centered * centered).mean(axis=-1, keepdims=True) + EPSILON) ** -0.5
 
 
 def make_network(config: DQNConfig, spec: EnvironmentSpec) -> QNetwork:

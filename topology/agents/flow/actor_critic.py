@@ -11,14 +11,14 @@ import numpy as np
 import rlax
 from numpy.typing import NDArray
 
-from topology.agents.core.networks import is_image
 from topology.agents.core.policy import PolicyOutput
 from topology.agents.flow.config import A2CConfig, ActorCriticConfig, IMPALAConfig, PPOConfig
 from topology.agents.flow.learning import Loss, Rows
 from topology.agents.flow.policy import JaxPolicy, Schedule
 from topology.agents.impala.losses import action_log_probability, vtrace
 from topology.agents.impala.networks import PolicyValueNetwork
-from topology.environments.specs import EnvironmentSpec, num_discrete_actions
+from topology.agents.impala.replay import initial_state
+from topology.environments.specs import EnvironmentSpec, is_image, num_discrete_actions
 from topology.nodes.flow import SampleBatch
 
 __all__ = ["ActorCritic", "add_advantages", "make_actor_critic"]
@@ -33,6 +33,7 @@ _COLUMNS = (
     SampleBatch.ACTION_DIST_INPUTS,
     SampleBatch.ADVANTAGES,
     SampleBatch.VALUE_TARGETS,
+    SampleBatch.STATE_IN,
 )
 
 
@@ -71,22 +72,29 @@ class ActorCritic:
 
     def init(self, key: jax.Array) -> Any:
         observations = np.zeros((1, 1, *self.observation_shape), self.observation_dtype)
-        return self.network.init(key, observations, np.zeros((1, 1), bool), None)
+        states = jax.tree.map(lambda leaf: leaf[None], self.initial_state)
+        return self.network.init(key, observations, np.zeros((1, 1), bool), states)
 
-    def act(self, params: Any, key: jax.Array, observations: Any, epsilon: Any, greedy: bool) -> PolicyOutput:
+    @property
+    def initial_state(self) -> Any:
+        return initial_state(self.network.lstm_size)
+
+    def act(
+        self, params: Any, key: jax.Array, observations: Any, states: Any, epsilon: Any, greedy: bool
+    ) -> PolicyOutput:
         del epsilon
-        logits, values = self._apply(params, observations)
+        logits, values, states = self._apply(params, observations, states)
         actions = jnp.argmax(logits, axis=-1) if greedy else jax.random.categorical(key, logits)
-        return PolicyOutput(actions.astype(jnp.int32), {"logits": logits, "values": values})
+        return PolicyOutput(actions.astype(jnp.int32), {"logits": logits, "values": values}, states)
 
     def loss(self, params: Any, target: Any, rows: Rows, settings: Rows) -> Loss:
         del target
-        logits, values = self._apply(params, rows[SampleBatch.OBS])
+        logits, values, next_values = self._outputs(params, rows)
         log_pi = action_log_probability(logits, rows[SampleBatch.ACTIONS])
         before = action_log_probability(rows[SampleBatch.ACTION_DIST_INPUTS], rows[SampleBatch.ACTIONS])
         ratio = jnp.exp(log_pi - before)
         if self.kind == "impala":
-            advantages, targets = self._vtrace(params, rows, values, ratio)
+            advantages, targets = self._vtrace(rows, values, next_values, ratio)
             if self.standardize_advantages:
                 advantages = (advantages - jnp.mean(advantages)) / jnp.maximum(jnp.std(advantages), 1e-4)
         else:
@@ -103,15 +111,52 @@ class ActorCritic:
         metrics = {"policy_loss": policy_loss, "vf_loss": value_loss, "entropy": entropy}
         return Loss(loss, metrics | {"kl": jnp.mean(before - log_pi), "ratio": jnp.mean(ratio)})
 
-    def _apply(self, params: Any, observations: Any) -> tuple[jax.Array, jax.Array]:
-        """Logits `[N, A]` and values `[N]` of observations `[N, ...]`."""
-        begins = jnp.zeros((1, len(observations)), bool)
-        output: Any = self.network.apply(params, observations[None], begins, None)
-        return output[0][0], output[1][0]
+    def _outputs(self, params: Any, rows: Rows) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        """Logits `[N, A]` and values `[N]` of rows, and values of the observations after them where these are given."""
+        if self.network.lstm_size is not None:
+            return self._unroll(params, rows)
+        logits, values, _ = self._apply(params, rows[SampleBatch.OBS])
+        later = rows.get(SampleBatch.NEXT_OBS)
+        return logits, values, None if later is None else self._apply(params, later)[1]
 
-    def _vtrace(self, params: Any, rows: Rows, values: jax.Array, ratio: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _unroll(self, params: Any, rows: Rows) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The same with a memory, of fragments one after the other; each begins with the memory it was played with.
+
+        What follows a row is asked with the memory after it, also where an episode was cut off: what the next row
+        remembers may be of another episode.
+        """
+
+        def by_time(leaf: jax.Array) -> jax.Array:
+            return jnp.swapaxes(leaf.reshape(-1, self.fragment_length, *leaf.shape[1:]), 0, 1)
+
+        def by_row(leaf: jax.Array) -> jax.Array:
+            return jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:])
+
+        def step(states: Any, inputs: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[Any, Any]:
+            observations, next_observations, ends = inputs
+            logits, values, states = self._apply(params, observations, states)
+            next_values = self._apply(params, next_observations, states)[1]
+            return jax.tree.map(lambda leaf: jnp.where(ends[:, None], 0.0, leaf), states), (logits, values, next_values)
+
+        ends = rows[SampleBatch.TERMINATEDS] | rows[SampleBatch.TRUNCATEDS]
+        first = by_time(rows[SampleBatch.STATE_IN])[0]
+        inputs = tuple(map(by_time, (rows[SampleBatch.OBS], rows[SampleBatch.NEXT_OBS], ends)))
+        _, outputs = jax.lax.scan(step, (first[:, 0], first[:, 1]), inputs)
+        logits, values, next_values = map(by_row, outputs)
+        return logits, values, next_values
+
+    def _apply(self, params: Any, observations: Any, states: Any = None) -> tuple[jax.Array, jax.Array, Any]:
+        """Logits `[N, A]` and values `[N]` of observations `[N, ...]`, and the recurrent states after them."""
+        begins = jnp.zeros((1, len(observations)), bool)
+        output: Any = self.network.apply(params, observations[None], begins, states)
+        return output[0][0], output[1][0], output[2]
+
+    def _vtrace(
+        self, rows: Rows, values: jax.Array, next_values: jax.Array | None, ratio: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
         """Advantages and targets of the values, both `[N]`, of rows in fragments one after the other."""
-        next_values = jax.lax.stop_gradient(self._apply(params, rows[SampleBatch.NEXT_OBS])[1])
+        assert next_values is not None  # IMPALA's rows have what follows them
+        next_values = jax.lax.stop_gradient(next_values)
         ends = rows[SampleBatch.TERMINATEDS] | rows[SampleBatch.TRUNCATEDS]
         # An episode that is cut off ends like one that terminated, with the value of what would have followed added to
         # its last reward: so nothing reaches over into the next episode, which follows in the same fragment.
@@ -145,7 +190,7 @@ def make_actor_critic(config: ActorCriticConfig, spec: EnvironmentSpec, seed: in
     network = PolicyValueNetwork(
         num_actions=num_discrete_actions(spec, agent=type(config).__name__.removesuffix("Config")),
         hidden_sizes=tuple(config.hidden_sizes),
-        lstm_size=None,
+        lstm_size=config.lstm_size if isinstance(config, IMPALAConfig) else None,
         shared_layers=is_image(observations),
         observation_rank=len(observations.shape),
         is_image=is_image(observations),

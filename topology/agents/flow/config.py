@@ -164,6 +164,7 @@ class IMPALAConfig(ActorCriticConfig):
         queue_size: batches that wait for the learner.
         broadcast_interval: batches between two takings of the learner's weights.
         max_ratio: importance weights are clipped to this; rho-bar in the paper.
+        lstm_size: width of an LSTM after the hidden layers, which policy and value then share; None for no memory.
     """
 
     supported_synchronizations: ClassVar[tuple[Synchronization, ...]] = (Synchronization.SYNC, Synchronization.ASYNC)
@@ -182,10 +183,13 @@ class IMPALAConfig(ActorCriticConfig):
     queue_size: int = 1
     broadcast_interval: int = 1
     max_ratio: float = 1.0
+    lstm_size: int | None = None
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("requests_per_actor", "queue_size", "broadcast_interval")
+        if self.lstm_size is not None:
+            yield from self.below_one("lstm_size")
         yield from self.not_positive("max_ratio")
         if self.num_aggregators and self.synchronization is Synchronization.SYNC:
             yield f"num_aggregators={self.num_aggregators}: in SYNC the driver joins the fragments of a round; 0"

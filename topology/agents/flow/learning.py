@@ -42,11 +42,17 @@ class Algorithm(Protocol):
     def max_gradient_norm(self) -> float:
         """Gradients are scaled down to this global norm."""
 
+    @property
+    def initial_state(self) -> Any:
+        """Recurrent state where an episode begins, a tree of arrays; None without one."""
+
     def init(self, key: jax.Array) -> Any:
         """Weights."""
 
-    def act(self, params: Any, key: jax.Array, observations: Any, epsilon: Any, greedy: bool) -> PolicyOutput:
-        """Actions for `[N, ...]`, and what is kept with each step."""
+    def act(
+        self, params: Any, key: jax.Array, observations: Any, states: Any, epsilon: Any, greedy: bool
+    ) -> PolicyOutput:
+        """Actions for `[N, ...]` with the recurrent states before them, a tree of `[N, ...]`, and what is kept."""
 
     def loss(self, params: Any, target: Any, rows: Rows, settings: Rows) -> Loss:
         """The loss of a batch, a mean over its rows. `settings` has scalars that change over a run."""
@@ -86,8 +92,10 @@ def compile_algorithm(algorithm: Algorithm) -> Compiled:
     """The compiled functions of an algorithm; compiled at their first calls."""
     optimizer = optax.chain(optax.clip_by_global_norm(algorithm.max_gradient_norm), optax.scale_by_adam())
 
-    def act(params: Any, key: jax.Array, count: Any, observations: Any, epsilon: Any, greedy: bool) -> PolicyOutput:
-        return algorithm.act(params, jax.random.fold_in(key, count), observations, epsilon, greedy)
+    def act(
+        params: Any, key: jax.Array, count: Any, observations: Any, states: Any, epsilon: Any, greedy: bool
+    ) -> PolicyOutput:
+        return algorithm.act(params, jax.random.fold_in(key, count), observations, states, epsilon, greedy)
 
     def init(key: jax.Array) -> LearnerState:
         params = algorithm.init(key)

@@ -14,15 +14,11 @@ from topology.agents.core.policy import Policy, PolicyOutput
 from topology.agents.flow.learning import Algorithm, LearnerState, Loss, compile_algorithm, compile_spread
 from topology.nodes.flow import SampleBatch
 
-__all__ = ["STATELESS", "JaxPolicy", "Schedule"]
+__all__ = ["JaxPolicy", "Schedule"]
 
 
 def _never(*_: Any) -> PolicyOutput:
     raise AssertionError("a JaxPolicy acts itself")
-
-
-STATELESS = Policy(act=_never)
-"""Says to a `VectorLoop` that there are no recurrent states, and that steps are kept as they are."""
 
 
 class Schedule(NamedTuple):
@@ -78,17 +74,25 @@ class JaxPolicy:
         self._state: LearnerState = self._compiled.init(weights_key)
         self._schedules = dict(schedules)
         self._columns = columns
+        self.agent = Policy(act=_never, initial_state=algorithm.initial_state)
+        """For a `VectorLoop`: says what the recurrent states are, and that steps are kept as they are."""
         self.settings: dict[str, float] = {}
         self.on_global_vars_update({"timestep": 0})
 
     # --- acting ------------------------------------------------------------------------------------------------------
 
-    def act(self, observations: NDArray[Any], *, greedy: bool = False) -> PolicyOutput:
-        """Actions for `[N, ...]`, and what is kept with each step, as numpy arrays."""
+    def act(self, observations: NDArray[Any], states: Any = None, *, greedy: bool = False) -> PolicyOutput:
+        """Actions for `[N, ...]` and what is kept with each step, as numpy arrays.
+
+        Args:
+            observations: what the environments show.
+            states: recurrent states before them, a tree of `[N, ...]`; None where `agent.initial_state` is.
+            greedy: do what is thought best, and explore nothing.
+        """
         epsilon = np.float32(0) if greedy else self.exploration
         self._calls += 1
         count = np.uint32(self._calls)
-        output = self._compiled.act(self._state.params, self._key, count, observations, epsilon, greedy=greedy)
+        output = self._compiled.act(self._state.params, self._key, count, observations, states, epsilon, greedy=greedy)
         return PolicyOutput(*jax.device_get(output))
 
     # --- weights -----------------------------------------------------------------------------------------------------

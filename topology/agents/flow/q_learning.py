@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.agents.core.networks import is_image
 from topology.agents.core.policy import PolicyOutput
 from topology.agents.dqn.actor import make_policy
 from topology.agents.dqn.losses import double_q_loss
@@ -18,7 +17,7 @@ from topology.agents.dqn.networks import QNetwork
 from topology.agents.flow.config import DQNConfig
 from topology.agents.flow.learning import Loss, Rows
 from topology.agents.flow.policy import JaxPolicy, Schedule
-from topology.environments.specs import EnvironmentSpec, num_discrete_actions
+from topology.environments.specs import EnvironmentSpec, is_image, num_discrete_actions
 from topology.nodes.flow import SampleBatch
 
 __all__ = ["QLearning", "make_q_policy"]
@@ -58,7 +57,14 @@ class QLearning:
     def init(self, key: jax.Array) -> Any:
         return self.network.init(key, np.zeros((1, *self.observation_shape), self.observation_dtype))
 
-    def act(self, params: Any, key: jax.Array, observations: Any, epsilon: Any, greedy: bool) -> PolicyOutput:
+    @property
+    def initial_state(self) -> None:
+        """Nothing is remembered."""
+
+    def act(
+        self, params: Any, key: jax.Array, observations: Any, states: Any, epsilon: Any, greedy: bool
+    ) -> PolicyOutput:
+        del states
         epsilons = jnp.broadcast_to(0.0 if greedy else epsilon, len(observations))
         output = make_policy(self.network).act(params, key, observations, None, epsilons)
         return output._replace(action=output.action.astype(jnp.int32))

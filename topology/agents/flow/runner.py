@@ -12,7 +12,7 @@ import numpy as np
 from topology.agents.core.metrics import RowWriter
 from topology.agents.core.policy import PolicyOutput
 from topology.agents.core.vector import VectorLoop
-from topology.agents.flow.policy import STATELESS, JaxPolicy
+from topology.agents.flow.policy import JaxPolicy
 from topology.context import StopToken
 from topology.nodes.courier.client import Client
 from topology.nodes.flow import STALENESS, STEPS_DROPPED_COUNTER, Plan, PlanRunner, RolloutWorker, WorkerFailures
@@ -30,8 +30,8 @@ class _Greedy:
         self._policy = policy
 
     def __call__(self, observations: Any, states: Any, explorations: Any) -> PolicyOutput:
-        del states, explorations
-        return PolicyOutput(self._policy.act(observations, greedy=True).action)
+        del explorations
+        return self._policy.act(observations, states, greedy=True)
 
     def update(self) -> None:
         """It has the newest weights."""
@@ -60,7 +60,7 @@ class _FirstEpisode:
 def play(policy: JaxPolicy, environments: Sequence[dm_env.Environment], stop: StopToken) -> float | None:
     """Mean return of an episode in each environment, played greedily; None when the program stopped meanwhile."""
     episodes = [_FirstEpisode() for _ in environments]
-    loop = VectorLoop(environments, episodes, agent=STATELESS, policy=_Greedy(policy))
+    loop = VectorLoop(environments, episodes, agent=policy.agent, policy=_Greedy(policy))
     while not all(episode.ended for episode in episodes):
         if stop.is_set():
             return None

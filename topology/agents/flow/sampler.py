@@ -16,7 +16,7 @@ from topology.agents.core.policy import PolicyOutput
 from topology.agents.core.transitions import NStepReturn, NStepReturns, stored_action
 from topology.agents.core.vector import VectorLoop
 from topology.agents.flow.actor_critic import add_advantages
-from topology.agents.flow.policy import STATELESS, JaxPolicy
+from topology.agents.flow.policy import JaxPolicy
 from topology.agents.flow.q_learning import DISCOUNTS
 from topology.nodes.flow import Episode, SampleBatch
 
@@ -35,8 +35,8 @@ class _Acting:
         self._policy = policy
 
     def __call__(self, observations: Any, states: Any, explorations: NDArray[np.float32]) -> PolicyOutput:
-        del states, explorations
-        return self._policy.act(observations)
+        del explorations
+        return self._policy.act(observations, states)
 
     def update(self) -> None:
         """Nothing: weights arrive from the driver."""
@@ -62,7 +62,7 @@ class JaxSampler(abc.ABC):
     def _open(self) -> None:
         self._environments = self._make_environments()
         adders = [self._make_adder() for _ in self._environments]
-        self._loop = VectorLoop(self._environments, adders, agent=STATELESS, policy=_Acting(self._policy))
+        self._loop = VectorLoop(self._environments, adders, agent=self._policy.agent, policy=_Acting(self._policy))
         self._begin(adders)
 
     @abc.abstractmethod
@@ -106,7 +106,7 @@ class _Steps:
     def observe_first(self, timestep: dm_env.TimeStep) -> None:
         self._observation = timestep.observation
 
-    def observe(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = None, state: Any = None) -> None:  # noqa: ARG002
+    def observe(self, action: Any, next_timestep: dm_env.TimeStep, extras: Any = None, state: Any = None) -> None:
         last = next_timestep.last()
         terminated = last and not next_timestep.discount
         self.rows.append(
@@ -119,6 +119,7 @@ class _Steps:
                 next_timestep.observation,
                 extras["logits"],
                 extras["values"],
+                *(() if state is None else (np.stack(state),)),
             )
         )
         self._observation = next_timestep.observation
@@ -168,7 +169,7 @@ class FragmentSampler(JaxSampler):
 
     def _collect(self) -> SampleBatch:
         columns = zip(*(row for adder in self._adders for row in adder.take()), strict=True)
-        obs, actions, rewards, terminateds, truncateds, new_obs, logits, values = map(np.stack, columns)
+        obs, actions, rewards, terminateds, truncateds, new_obs, logits, values, *states = map(np.stack, columns)
         batch = {
             SampleBatch.OBS: obs,
             SampleBatch.ACTIONS: actions,
@@ -177,6 +178,8 @@ class FragmentSampler(JaxSampler):
             SampleBatch.TRUNCATEDS: truncateds,
             SampleBatch.ACTION_DIST_INPUTS: logits,
         }
+        if states:
+            batch[SampleBatch.STATE_IN] = states[0]
         if self._trace_decay is None:
             return SampleBatch(batch, **{SampleBatch.NEXT_OBS: new_obs})
 

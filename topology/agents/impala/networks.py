@@ -9,9 +9,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from topology.agents.core.networks import LSTM, Torso, is_image
+from topology.agents.core.networks import LSTM, Torso
 from topology.agents.impala.config import IMPALAConfig
-from topology.environments.specs import EnvironmentSpec, num_discrete_actions
+from topology.environments.specs import EnvironmentSpec, is_image, num_discrete_actions
 
 __all__ = ["PolicyValueNetwork", "make_network"]
 

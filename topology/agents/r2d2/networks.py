@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import rlax
 
-from topology.agents.core.networks import Torso, is_image
+from topology.agents.core.networks import Torso
 from topology.agents.r2d2.config import R2D2Config
 from topology.agents.r2d2.state import Carry
-from topology.environments.specs import EnvironmentSpec, num_discrete_actions
+from topology.environments.specs import EnvironmentSpec, is_image, num_discrete_actions
 
 __all__ = ["RecurrentQNetwork", "make_network"]
 

@@ -57,6 +57,7 @@ from topology.nodes.flow.replay_ops import (
     StoreToReplayBuffer,
     WaitUntilTimestepsElapsed,
 )
+from topology.nodes.flow.requests import AsyncRequestsManager
 from topology.nodes.flow.rollout_ops import (
     AsyncGradients,
     ConcatBatches,
@@ -110,6 +111,7 @@ __all__ = [
     "Aggregator",
     "ApplyGradients",
     "AsyncGradients",
+    "AsyncRequestsManager",
     "AverageGradients",
     "Batch",
     "BoundStaleness",

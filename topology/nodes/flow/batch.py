@@ -31,6 +31,7 @@ class SampleBatch(dict[str, npt.NDArray[Any]]):
     ADVANTAGES, VALUE_TARGETS, VF_PREDS = "advantages", "value_targets", "vf_preds"
     ACTION_DIST_INPUTS, ACTION_LOGP = "action_dist_inputs", "action_logp"
     WEIGHTS, INDEXES = "weights", "batch_indexes"
+    STATE_IN = "state_in"
 
     def __init__(self, columns: Mapping[str, npt.ArrayLike] | None = None, /, **more: npt.ArrayLike) -> None:
         super().__init__({name: np.asarray(column) for name, column in {**(columns or {}), **more}.items()})
