@@ -174,6 +174,12 @@ def test_memory_is_part_of_an_evaluation(recurrent):
     assert play(recurrent, environments, StopToken()) is not None
 
 
+def test_fragments_are_not_torn_apart(impala, recurrent):
+    for policy, batch in ((impala, sampler_of(impala, None).sample()), (recurrent, memory_sampler(recurrent).sample())):
+        with pytest.raises(ValueError, match="fragments of 12 rows in their order"):
+            policy.learn_in_passes(batch, num_passes=2, minibatch_size=12, num_devices=1, seed=0)
+
+
 # --- learning -------------------------------------------------------------------------------------------------------
 
 
@@ -207,30 +213,34 @@ def test_passes_over_minibatches_learn(ppo):
     ppo.set_state(state)
 
 
-@pytest.mark.parametrize("kind", ["ppo", "dqn"])
-def test_a_state_on_disk_is_the_whole_policy(request, tmp_path, kind):
+@pytest.mark.parametrize("kind", ["ppo", "dqn", "with a memory"])
+def test_a_state_on_disk_is_the_whole_policy(tmp_path, kind):
     """The same actions, the same next update, and the same draws of random numbers."""
-    policy = request.getfixturevalue(kind)
-    config, make = (PPOConfig, make_actor_critic) if kind == "ppo" else (DQNConfig, make_q_policy)
+    config, make, more, settings = {
+        "ppo": (PPOConfig, make_actor_critic, {}, {}),
+        "dqn": (DQNConfig, make_q_policy, {"exploration": 1.0}, {}),
+        "with a memory": (IMPALAConfig, make_actor_critic, {}, {"lstm_size": 5}),
+    }[kind]
+    policy, other = (make(config(**SMALL, **settings), spec(), seed=0, **more) for _ in range(2))
     batch = (
-        sampler_of(policy).sample()
-        if kind == "ppo"
+        sampler_of(policy, None if kind == "with a memory" else 0.9).sample()
+        if kind != "dqn"
         else TransitionSampler(policy, environments, 12, n_step=3, discount=0.9).sample()
     )
     policy.learn_on_batch(batch)
-    other = make(config(**SMALL), spec(), seed=0, **({"exploration": 1.0} if kind == "dqn" else {}))
     files = StateFiles(tmp_path)
     files.save(policy.get_state())
     other.set_state(files.newest())
     assert equal(other.get_state()["leaves"], policy.get_state()["leaves"], 0.0)
     observations = np.stack([environment.reset().observation for environment in environments(4)])
+    states = tuple(batch["state_in"][:4].swapaxes(0, 1)) if "state_in" in batch else None
     for greedy in (False, True):
-        mine, its = (each.act(observations, greedy=greedy).action for each in (policy, other))
+        mine, its = (each.act(observations, states, greedy=greedy).action for each in (policy, other))
         assert mine.tolist() == its.tolist()
     for each in (policy, other):
         each.learn_on_batch(batch)
     assert equal(other.get_state()["leaves"], policy.get_state()["leaves"], 0.0)
-    wrong = make(config(**SMALL | {"hidden_sizes": (9,)}), spec(), seed=0)
+    wrong = make(config(**SMALL | settings | {"hidden_sizes": (9,)}), spec(), seed=0)
     with pytest.raises(ProgramError, match="does not fit this program"):
         wrong.set_state(files.newest())
 
@@ -352,6 +362,42 @@ def test_a_sampler_recovers(ppo):
     assert sampler.sample().count == 4
 
 
+class Breaking:
+    """An environment that raises once, at one of its steps."""
+
+    def __init__(self, environment, at):
+        self._environment, self._left = environment, at
+
+    def __getattr__(self, name):
+        return getattr(self._environment, name)
+
+    def step(self, action):
+        self._left -= 1
+        if not self._left:
+            raise OSError("the simulator crashed")
+        return self._environment.step(action)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_fragment_that_an_error_broke_off_leaves_nothing(impala, which):
+    """Those after it have as many rows of each environment as ever, in their order."""
+
+    def make():
+        made = environments()
+        made[which] = Breaking(made[which], at=4)
+        return made
+
+    sampler = FragmentSampler(impala, make, 6, discount=0.99, trace_decay=None)
+    with pytest.raises(OSError, match="simulator"):
+        sampler.sample()
+    for _ in range(2):
+        batch = sampler.sample()
+        assert batch.count == 12
+        goes_on = np.flatnonzero(~(batch["terminateds"] | batch["truncateds"]))
+        inside = goes_on[goes_on % 6 != 5]
+        assert (batch["new_obs"][inside] == batch["obs"][inside + 1]).all()
+
+
 def test_playing_ends_with_each_environments_first_episode(ppo):
     mean = play(ppo, environments(4), StopToken())
     assert -1 <= mean <= 1
@@ -371,6 +417,7 @@ def test_playing_ends_with_each_environments_first_episode(ppo):
         (PPOConfig, {"clip_ratio": 0.0}),
         (A2CConfig, {"microbatch_size": 10_000}),
         (A2CConfig, {"learning_rate": 0.0}),
+        (PPOConfig, {"devices": 0}),
         (IMPALAConfig, {"num_aggregators": 3}),
         (IMPALAConfig, {"lstm_size": 0}),
         (IMPALAConfig, {"hidden_sizes": (0,)}),

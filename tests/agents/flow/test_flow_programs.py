@@ -27,7 +27,10 @@ QUICK = {
     "ppo": (flow_ppo, PPOConfig(**SMALL, train_batch_size=40, minibatch_size=20)),
     "a2c with microbatches": (flow_a2c, A2CConfig(**SMALL, train_batch_size=80, microbatch_size=40)),
     "impala with an aggregator": (flow_impala, IMPALAConfig(**SMALL, train_batch_size=40, num_aggregators=1)),
-    "impala with a memory": (flow_impala, IMPALAConfig(**SMALL, train_batch_size=40, num_aggregators=1, lstm_size=4)),
+    "impala": (flow_impala, IMPALAConfig(**SMALL, train_batch_size=40)),
+    "impala with both": (flow_impala, IMPALAConfig(**SMALL, train_batch_size=40, num_aggregators=1, lstm_size=4)),
+    "impala with a memory": (flow_impala, IMPALAConfig(**SMALL, train_batch_size=40, lstm_size=4)),
+    "impala in SYNC": (flow_impala, IMPALAConfig(**SMALL, train_batch_size=40, lstm_size=4, synchronization="sync")),
     "dqn": (flow_dqn, DQNConfig(**SMALL, min_replay_size=100, batch_size=16, updates_per_batch=4)),
     "dqn, alone": (flow_dqn, DQNConfig(**SMALL, num_actors=0, min_replay_size=100, batch_size=16)),
 }

@@ -10,6 +10,7 @@ import cloudpickle
 import pytest
 
 from topology.nodes.flow import (
+    Concurrently,
     LocalIterator,
     ParallelIteratorWorker,
     from_actors,
@@ -47,6 +48,8 @@ def test_source_actors_of_items():
     for actor, item in pairs:
         by_actor[actor].append(item)
     assert sorted(by_actor.values()) == [[1, 3], [2, 4]]
+    with pytest.raises(ValueError, match="worker"):
+        next(LocalIterator.of([1]).zip_with_source_actor())
 
 
 def test_from_items_and_repeated():
@@ -161,7 +164,8 @@ def test_gathering_and_its_names():
     assert sorted(from_range(4).gather_sync().take(ALL)) == [0, 1, 2, 3]
     assert repr(from_range(4)) == "ParallelIterator[from_range[4, shards=2]]"
     assert repr(from_range(4).gather_sync()) == "LocalIterator[ParallelIterator[from_range[4, shards=2]].gather_sync()]"
-    assert "gather_async()" in repr(from_range(4).gather_async())
+    name = "LocalIterator[ParallelIterator[from_range[4, shards=2]].gather_async()]"
+    assert repr(from_range(4).gather_async()) == name
     with pytest.raises(TypeError, match="gather it first"):
         iter(from_range(4))
     with pytest.raises(ValueError, match="num_async"):
@@ -178,6 +182,22 @@ def test_several_requests_and_replies_of_several_items_lose_nothing():
 def test_one_shard(shard, batch_ms, num_async):
     stream = from_range(6, num_shards=3).get_shard(shard, batch_ms, num_async)
     assert stream.take(ALL) == [2 * shard, 2 * shard + 1]
+
+
+def test_what_one_shard_gives_late_is_not_lost():
+    """Others are read meanwhile, again and again: what is under way stays under way."""
+    gate = Gate()
+    test_what_one_shard_gives_late_is_not_lost.gate = gate
+    late = from_items(["late", "later", "last"], 1).for_each(_late).get_shard(0, num_async=2)
+    both = Concurrently([late, LocalIterator.of(["other"] * 50)], mode="async")
+    assert within(20, both.take, 50) == ["other"] * 50
+    gate.release()
+    assert within(20, both.take, ALL) == ["late", "later", "last"]
+
+
+def _late(item):
+    test_what_one_shard_gives_late_is_not_lost.gate()
+    return item
 
 
 def test_there_is_no_shard_of_that_number():
@@ -327,3 +347,5 @@ def test_shuffle_in_the_driver():
 def test_show(capsys):
     from_range(4).show(3)
     assert capsys.readouterr().out.split() == ["0", "2", "1"]
+    LocalIterator.of("abc").show(2)
+    assert capsys.readouterr().out.split() == ["a", "b"]

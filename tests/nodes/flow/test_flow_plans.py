@@ -1,10 +1,13 @@
 """Whole plans as RLlib's users wrote them, with quick workers: IMPALA and APPO, A2C, the synchronous plan, DQN."""
 
+import collections
 import inspect
 import math
 import re
+import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import topology.nodes.flow as flow
@@ -21,12 +24,15 @@ from topology.nodes.flow import (
     Concurrently,
     Dequeue,
     Enqueue,
+    LearnerThread,
     LocalReplay,
     ParallelRollouts,
     Plan,
     Replay,
     ReplayActor,
     ReplayBuffer,
+    SampleBatch,
+    StandardizeFields,
     StandardMetricsReporting,
     StoreToReplayBuffer,
     TrainOneStep,
@@ -38,6 +44,7 @@ from topology.nodes.flow import (
     gather_experiences_tree_aggregation,
     make_learner_thread,
 )
+from topology.nodes.flow.learner import learners_of
 from topology.testing import within
 
 IMPALA = {
@@ -150,6 +157,52 @@ def test_how_far_weights_lag_behind(new_workers):
     lags = [updates - version for updates, version in learned]
     assert max(lags) <= in_flight + queued + told + 2  # the one being learned, and the one in hand
     assert min(lags) >= 0
+
+
+def test_weights_are_taken_from_the_learner_once_in_so_many_batches(new_workers):
+    """And not before it has made an update; then at once."""
+    workers = new_workers(1, size=4)
+    local = workers.local_worker()
+    broadcast = BroadcastUpdateLearnerWeights(LearnerThread(local), workers, broadcast_interval=3)
+    plan = ParallelRollouts(workers, mode="async").zip_with_source_actor().for_each(broadcast)
+    taken = []
+    for updates in (1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1):
+        for _ in range(updates):
+            local.learn_on_batch(SampleBatch(obs=np.zeros(1)))
+        within(20, next, plan)
+        taken.append(plan.shared_metrics.get().counters["num_weight_broadcasts"])
+    assert taken == [0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 3]
+    workers.remote_workers()[0].submit("ping").result(20)  # after the weights
+    assert workers.objects[0].weights_version == 7
+
+
+def test_weights_are_sent_to_each_worker_that_has_played_so_many_steps(new_workers):
+    workers = new_workers(2, size=100)
+    update = UpdateWorkerWeights(LearnerThread(workers.local_worker()), workers, max_weight_sync_delay=250)
+    plan = ParallelRollouts(workers, mode="async").zip_with_source_actor().for_each(update)
+    fragments = collections.Counter()
+    for _ in range(30):
+        fragments[within(20, next, plan)[0]] += 1
+        due = sum(count // 3 for count in fragments.values())  # with the third it has played 300
+        assert plan.shared_metrics.get().counters["num_weight_syncs"] == due
+
+
+def test_between_two_results_what_is_under_way_goes_on_and_nothing_is_lost(new_workers):
+    """Nobody drives the plan meanwhile: the learner learns from what it has, workers play what they were asked for."""
+    workers = new_workers(2)
+    policy, marked = workers.local_worker().get_policy(), threading.Event()
+    learn = policy.learn_on_batch
+    policy.learn_on_batch = lambda batch: (learn(batch), marked.set() if batch.count == 7 else None)[0]
+    with Plan(impala_plan, IMPALA | {"train_batch_size": 100}).build(workers) as plan:
+        sampled = within(30, plan.train)["timesteps_total"]
+        [learner] = learners_of(workers.local_worker())
+        learner.inqueue.put(SampleBatch(obs=np.zeros(7)), timeout=20)  # behind all that it has
+        assert marked.wait(20)
+        assert sum(worker.sampler.rows for worker in workers.objects) <= sampled + 2 * 2 * 100
+        totals = [within(30, plan.train)["info"]["num_steps_trained"] for _ in range(10)]
+    learned = policy.learned
+    assert 7 in learned[: len(totals) + 1]
+    assert totals == [sum(learned[: count + 2]) for count in range(10)]  # each is told of, in order
 
 
 @pytest.mark.parametrize("aggregators", [1, 2])
@@ -331,8 +384,15 @@ def async_plan(workers, config):
     return StandardMetricsReporting(train, workers, config)
 
 
+def ppo_plan(workers, config):
+    train = ParallelRollouts(workers).combine(ConcatBatches(200)).for_each(StandardizeFields(["rewards"]))
+    train = train.for_each(TrainOneStep(workers, num_sgd_iter=2, sgd_minibatch_size=50))
+    return StandardMetricsReporting(train, workers, config)
+
+
 FAILING = {
     "a3c": (a3c_plan, {}),
+    "ppo": (ppo_plan, {}),
     "ape-x": (apex_plan, {}),
     "impala": (impala_plan, IMPALA | {"train_batch_size": 200}),
     "impala with an aggregator": (impala_plan, IMPALA | {"train_batch_size": 200, "num_aggregation_workers": 1}),

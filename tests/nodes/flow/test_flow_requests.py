@@ -1,11 +1,18 @@
 """`AsyncRequestsManager`: turns, refusals, workers that come and go, errors, and many calls."""
 
+import gc
 import threading
+import weakref
 
 import pytest
 
-from topology.errors import ConnectionBroken
+from topology.context import NodeContext, bind_context
+from topology.errors import ConnectionBroken, ProgramStopped
+from topology.nodes.courier import Client, Server, bind_object
 from topology.nodes.flow import AsyncRequestsManager, ParallelIteratorWorker, host
+from topology.nodes.flow.actors import Actor
+from topology.nodes.flow.shards import HOST_OPTIONS
+from topology.testing import within
 
 
 class Worker(ParallelIteratorWorker):
@@ -144,15 +151,83 @@ def test_what_a_worker_raised_takes_no_other_results_with_it(hosted):
     assert manager.get_manager_statistics()["num_requests_failed"] == 2
 
 
-def test_a_worker_that_dies_is_told_of(hosted):
+@pytest.fixture
+def place(tmp_path):
+    """A worker whose server can go away under its client."""
     gate = threading.Event()
-    (actor,) = hosted(Worker(0, gate))
-    manager = AsyncRequestsManager([actor])
-    manager.call("answer")
-    actor.end()
-    with pytest.raises(ConnectionBroken):
-        manager.get_ready(timeout_s=30)
+    server = Server("worker", address=f"unix:{tmp_path}/worker", **HOST_OPTIONS)
+    bind_object(server, Worker(7, gate))
+    server.start()
+    client = Client(server.address)
+    yield Actor(client, "worker/7"), server, gate
     gate.set()
+    client.close()
+    server.stop()
+
+
+def test_a_worker_that_dies_is_told_of_and_can_be_left_out(hosted, place):
+    actor, server, gate = place
+    (other,) = hosted(Worker(0))
+    manager = AsyncRequestsManager([actor, other])
+    manager.call("answer", actor=actor)
+    manager.call("answer", actor=actor)
+    actor.client.list_methods()  # what was sent before has arrived
+    server.stop(0.0)
+    with pytest.raises(ConnectionBroken) as caught:
+        manager.get_ready(timeout_s=30)
+    assert caught.value.__notes__.count("raised by worker/7") == 1
+    [(source, [error])] = manager.get_ready(timeout_s=30, return_exceptions=True).items()
+    assert source == actor
+    assert isinstance(error, ConnectionBroken)
+    manager.remove_workers([source])
+    assert manager.call_on_all_available("answer") == 1
+    assert drain(manager, 1) == [0]
+    assert manager.get_manager_statistics()["num_requests_failed"] == 2
+    gate.set()
+
+
+def test_what_comes_after_a_wait_has_ended_is_not_lost(hosted):
+    gate = threading.Event()
+    manager = AsyncRequestsManager(hosted(Worker(0, gate)))
+    manager.call("answer")
+    assert manager.get_ready(timeout_s=0.01) == {}
+    assert manager.get_manager_statistics()["num_requests_in_flight"] == 1
+    gate.set()
+    assert list(manager.get_ready(timeout_s=None).values()) == [[(0, (), {})]]
+    with pytest.raises(ValueError, match="timeout_s must be"):
+        manager.get_ready(timeout_s=-1)
+
+
+def test_the_stop_of_the_program_ends_a_wait(hosted, tmp_path):
+    gate, context = threading.Event(), NodeContext(label="loop", index=0, launch_type="test_mt")
+    server = Server("worker", address=f"unix:{tmp_path}/stopped", **HOST_OPTIONS)
+    bind_object(server, Worker(0, gate))
+    server.start()
+    with bind_context(context):
+        client = Client(server.address)
+        manager = AsyncRequestsManager([client])
+        manager.call("answer")
+        threading.Timer(0.05, context.stop.set).start()
+        try:
+            with pytest.raises(ProgramStopped):
+                within(20, manager.get_ready, timeout_s=None)
+        finally:
+            gate.set()
+            client.close()
+            server.stop()
+
+
+def test_workers_that_were_left_out_are_not_kept():
+    """Those that are objects of this process are served as long as somebody has them."""
+    manager = AsyncRequestsManager([Worker(0), Worker(1)], 1)
+    first, second = manager.workers
+    manager.call("answer", actor=second)
+    assert drain(manager, 1) == [1]
+    kept = [weakref.ref(first), weakref.ref(second)]
+    manager.remove_workers([first, second])
+    del first, second
+    gc.collect()
+    assert [one() for one in kept] == [None, None]
 
 
 def test_many_calls_are_all_answered(hosted):

@@ -50,7 +50,7 @@ class ActorCritic:
         max_gradient_norm: see `Algorithm`.
         value_cost: weight of the error of the value.
         clip_ratio: of PPO.
-        fragment_length: of IMPALA: rows of one environment that follow one another in a batch.
+        fragment_length: see `Algorithm`; above 1 for IMPALA, where they are of one environment.
         discount: of IMPALA, whose targets are made where it learns.
         max_ratio: of IMPALA.
         trace_decay: of IMPALA.

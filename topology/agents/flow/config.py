@@ -39,7 +39,6 @@ class FlowConfig(LearningSettings):
         report_period_s: seconds between two rows of the metrics.
         max_restarts: how often each worker may fail and be asked again, or be started again by its launcher.
         leave_out: whether the plan goes on without a worker that has failed more often.
-        devices: devices that the learner spreads its minibatches over.
         synchronization: "sync" (rounds of all workers, each played with exactly the newest weights) or "async"
             (fragments as they come); each algorithm says which it supports.
         max_staleness: ASYNC: experience is dropped whose weights were so many updates older than the newest when it
@@ -61,7 +60,6 @@ class FlowConfig(LearningSettings):
     report_period_s: float = 1.0
     max_restarts: int = 0
     leave_out: bool = False
-    devices: int = 1
     synchronization: Synchronization = Synchronization.SYNC
     max_staleness: int | None = None
     checkpoint_period_s: float = 60.0
@@ -73,7 +71,7 @@ class FlowConfig(LearningSettings):
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
-        yield from self.below_one("environments_per_actor", "fragment_length", "devices")
+        yield from self.below_one("environments_per_actor", "fragment_length")
         yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm", "checkpoint_period_s")
         yield from self.outside_unit("discount")
         if not 0 <= self.constant_rate_part < 1:
@@ -116,16 +114,21 @@ class ActorCriticConfig(ActorCriticSettings, FlowConfig):
 @final
 @dataclass(frozen=True, kw_only=True)
 class PPOConfig(PPOSettings, ActorCriticConfig):
-    """Settings of PPO; see also `PPOSettings`. The defaults suit small environments."""
+    """Settings of PPO; see also `PPOSettings`. The defaults suit small environments.
+
+    Attributes:
+        devices: devices that the learner spreads its minibatches over.
+    """
 
     train_batch_size: int = 1024
     fragment_length: int = 64
+    devices: int = 1
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
-        yield from self.below_one("num_passes", "minibatch_size")
+        yield from self.below_one("num_passes", "minibatch_size", "devices")
         yield from self.not_positive("clip_ratio")
-        if self.minibatch_size % self.devices:
+        if self.devices > 0 and self.minibatch_size % self.devices:
             yield f"devices={self.devices} does not divide minibatch_size={self.minibatch_size}"
 
 

@@ -43,6 +43,10 @@ class Algorithm(Protocol):
         """Gradients are scaled down to this global norm."""
 
     @property
+    def fragment_length(self) -> int:
+        """Rows that follow one another in a batch, and are learned from together; 1 where their order is free."""
+
+    @property
     def initial_state(self) -> Any:
         """Recurrent state where an episode begins, a tree of arrays; None without one."""
 

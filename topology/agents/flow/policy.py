@@ -126,7 +126,16 @@ class JaxPolicy:
     def learn_in_passes(
         self, batch: SampleBatch, *, num_passes: int, minibatch_size: int, num_devices: int, seed: int
     ) -> dict[str, Any]:
-        """See `topology.nodes.flow.sgd.LearnsInPasses`: all passes are one call of a compiled function."""
+        """See `topology.nodes.flow.sgd.LearnsInPasses`: all passes are one call of a compiled function.
+
+        Raises:
+            ValueError: the algorithm learns from fragments, whose rows minibatches would tear apart.
+        """
+        if self._algorithm.fragment_length > 1:
+            raise ValueError(
+                f"this policy learns from fragments of {self._algorithm.fragment_length} rows in their order, and "
+                "minibatches are of shuffled rows: give it the whole batch in one update, as TrainOneStep(workers) does"
+            )
         size = min(minibatch_size, batch.count)
         if num_devices > 1:
             return self._learn_spread(batch, num_passes, size, num_devices, seed)

@@ -58,6 +58,11 @@ class QLearning:
         return self.network.init(key, np.zeros((1, *self.observation_shape), self.observation_dtype))
 
     @property
+    def fragment_length(self) -> int:
+        """Transitions are learned from in any order."""
+        return 1
+
+    @property
     def initial_state(self) -> None:
         """Nothing is remembered."""
 

@@ -57,31 +57,32 @@ class JaxSampler(abc.ABC):
         self._length = fragment_length
         self._episodes: list[Episode] = []
         self._environments: Sequence[dm_env.Environment] = ()
+        self._adders: list[Any] = []
         self._open()
 
     def _open(self) -> None:
         self._environments = self._make_environments()
-        adders = [self._make_adder() for _ in self._environments]
-        self._loop = VectorLoop(self._environments, adders, agent=self._policy.agent, policy=_Acting(self._policy))
-        self._begin(adders)
+        self._adders = [self._make_adder() for _ in self._environments]
+        acting = _Acting(self._policy)
+        self._loop = VectorLoop(self._environments, self._adders, agent=self._policy.agent, policy=acting)
 
     @abc.abstractmethod
     def _make_adder(self) -> Any:
-        """Takes the steps of one environment."""
-
-    @abc.abstractmethod
-    def _begin(self, adders: list[Any]) -> None:
-        """Keeps the adders of the environments."""
+        """Takes the steps of one environment, and makes `rows` of them."""
 
     @abc.abstractmethod
     def _collect(self) -> SampleBatch:
-        """What the adders have got since the last call."""
+        """What the adders have got in this fragment."""
 
     def sample(self) -> SampleBatch:
-        for _ in range(self._length):
-            results: list[EpisodeResult] = self._loop.run_steps()
-            self._episodes += [Episode(result.episode_return, result.episode_length) for result in results]
-        return self._collect()
+        try:
+            for _ in range(self._length):
+                results: list[EpisodeResult] = self._loop.run_steps()
+                self._episodes += [Episode(result.episode_return, result.episode_length) for result in results]
+            return self._collect()
+        finally:  # also what an error has broken off: not all environments got as far
+            for adder in self._adders:
+                adder.rows = []
 
     def drain_episodes(self) -> list[Episode]:
         episodes, self._episodes = self._episodes, []
@@ -127,10 +128,6 @@ class _Steps:
     def close(self) -> None:
         """Nothing to send."""
 
-    def take(self) -> list[tuple[Any, ...]]:
-        rows, self.rows = self.rows, []
-        return rows
-
 
 @final
 class FragmentSampler(JaxSampler):
@@ -158,17 +155,13 @@ class FragmentSampler(JaxSampler):
         self._discount = discount
         self._reward_scale = reward_scale
         self._trace_decay = trace_decay
-        self._adders: list[_Steps] = []
         super().__init__(policy, make_environments, fragment_length)
 
     def _make_adder(self) -> _Steps:
         return _Steps()
 
-    def _begin(self, adders: list[Any]) -> None:
-        self._adders = adders
-
     def _collect(self) -> SampleBatch:
-        columns = zip(*(row for adder in self._adders for row in adder.take()), strict=True)
+        columns = zip(*(row for adder in self._adders for row in adder.rows), strict=True)
         obs, actions, rewards, terminateds, truncateds, new_obs, logits, values, *states = map(np.stack, columns)
         batch = {
             SampleBatch.OBS: obs,
@@ -254,19 +247,13 @@ class TransitionSampler(JaxSampler):
     ) -> None:
         self._n_step = n_step
         self._discount = discount
-        self._adders: list[_Transitions] = []
         super().__init__(policy, make_environments, fragment_length)
 
     def _make_adder(self) -> _Transitions:
         return _Transitions(self._n_step, self._discount)
 
-    def _begin(self, adders: list[Any]) -> None:
-        self._adders = adders
-
     def _collect(self) -> SampleBatch:
         rows = [row for adder in self._adders for row in adder.rows]
-        for adder in self._adders:
-            adder.rows = []
         if not rows:
             return SampleBatch()
         obs, actions, rewards, discounts, new_obs = map(np.stack, zip(*rows, strict=True))

@@ -91,31 +91,44 @@ class AsyncRequestsManager:
         """Calls a method of every worker that has room, once; of how many."""
         return sum(self.call(method, actor=actor, fn_args=fn_args, fn_kwargs=fn_kwargs) for actor in self.workers)
 
-    def get_ready(self, timeout_s: float = 0.0) -> dict[Actor, list[Any]]:
+    def get_ready(self, timeout_s: float | None = 0.0, *, return_exceptions: bool = False) -> dict[Actor, list[Any]]:
         """Takes the results that are there, by worker, in the order of its calls; {} where nothing is under way.
 
         Args:
-            timeout_s: blocks so long until there is one.
+            timeout_s: blocks so long until there is one; None for without end. What comes later stays for the next
+                time.
+            return_exceptions: whether what calls have raised is among the results, so that it is known which worker
+                to leave out.
 
         Raises:
             Exception: what a call has raised, with the worker's name as a note; once for each call that has. Results of
                 other calls stay for the next `get_ready`.
+            ProgramStopped: the program stops, and a call was under way.
+            ValueError: the time makes no sense.
         """
         check_seconds("timeout_s", timeout_s)
-        if timeout_s and self._under_way and not any(future.done() for future in self._under_way):
+        if timeout_s != 0 and self._under_way and not any(future.done() for future in self._under_way):
             concurrent.futures.wait(self._under_way, timeout_s, concurrent.futures.FIRST_COMPLETED)
         done = [future for future in self._under_way if future.done()]
+        if not return_exceptions:
+            self._raise_first(done)
+        results: dict[Actor, list[Any]] = {}
+        for future in done:
+            error = future.exception()
+            results.setdefault(self._settle(future), []).append(future.result() if error is None else error)
+            self._ready += error is None
+            self._failed += error is not None
+        return results
+
+    def _raise_first(self, done: Iterable[CallFuture]) -> None:
         for future in done:
             error = future.exception()
             if error is not None:
                 self._failed += 1
-                error.add_note(f"raised by {self._settle(future).name}")
+                note = f"raised by {self._settle(future).name}"
+                if note not in getattr(error, "__notes__", ()):  # calls that a broken connection ends share their error
+                    error.add_note(note)
                 raise error
-        results: dict[Actor, list[Any]] = {}
-        for future in done:
-            results.setdefault(self._settle(future), []).append(future.result())
-            self._ready += 1
-        return results
 
     def add_workers(self, workers: Iterable[AnyWorker]) -> None:
         """Calls go to these too; those that are here already stay as they are."""
@@ -133,6 +146,9 @@ class AsyncRequestsManager:
         """
         gone = set(workers)
         self._ring = deque(actor for actor in self._ring if actor not in gone)
+        for actor in gone:
+            if not self._in_flight.get(actor, 1):
+                del self._in_flight[actor]  # which would keep a worker that is served here
         if remove_in_flight_requests:
             for future in [future for future, actor in self._under_way.items() if actor in gone]:
                 future.cancel()
