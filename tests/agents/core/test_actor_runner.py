@@ -158,6 +158,20 @@ def test_it_reports_averages_and_the_age_of_its_weights(make, rows, clock):
     assert row["weights_age_s"] > 1000
 
 
+def test_it_reports_also_where_no_episode_ends(make, rows, clock):
+    stop, steps = StopToken(), iter(range(1, 1000))
+
+    def step():
+        clock.advance(4.0)
+        return next(steps) == 8 and stop.set()
+
+    make(Counter(), Staying(step), stop=stop).run()  # the ninth step would end the first episode
+    assert [row["actor_steps"] for row in rows] == [3, 6]
+    assert rows[0]["steps_per_second"] == pytest.approx(1 / 4)
+    assert "weights_age_s" in rows[0]
+    assert "episode_return" not in rows[0]
+
+
 def test_two_actors_share_one_limit(make, run_in_thread):
     counter, both = Counter(), threading.Barrier(2)
     first_steps = [iter(range(1000)) for _ in range(2)]

@@ -9,6 +9,10 @@ import pytest
 
 from topology.agents.core.config import AgentConfig, CheckedConfig, ReplayConfig
 from topology.agents.core.updates import falling_rate
+from topology.agents.dmpo.config import DMPOConfig
+from topology.agents.dqn.config import DQNConfig
+from topology.agents.madqn.config import MADQNConfig
+from topology.agents.r2d2.config import R2D2Config
 from topology.errors import ProgramError
 
 
@@ -59,6 +63,7 @@ class Settings(CheckedConfig):
         ("factor", "1", "factor='1': a finite number"),
         ("factor", math.nan, "factor=nan: a finite number"),
         ("factor", math.inf, "factor=inf: a finite number"),
+        ("factor", 10**400, "factor=1000"),
         ("word", 3, "word=3: a text"),
         ("switch", 1, "switch=1: True or False"),
         ("sizes", 64, "sizes=64: a tuple of whole numbers; one of them is written (1,)"),
@@ -89,8 +94,8 @@ def test_what_is_wrong_with_the_others_is_told_as_well():
 
 
 def test_numbers_of_numpy_whole_floats_and_what_the_owner_checks_are_taken():
-    made = Settings(number=np.int64(3), factor=2, sizes=(), limit=5, mode="c")
-    assert (made.number, made.factor, made.limit) == (3, 2, 5)
+    made = Settings(number=np.int64(3), factor=2, sizes=(), limit=10**400, mode="c")
+    assert (made.number, made.factor, made.limit) == (3, 2, 10**400)
     with pytest.raises(ProgramError, match="number=0: at least 1"):
         Settings(number=0)
 
@@ -108,8 +113,28 @@ def test_what_no_machine_could_hold_is_refused():
     assert "num_actors=1000000000: at most 100,000" in text
     assert "environments_per_actor=1000000: at most 100,000" in text
     assert "at most 2,147,483,647" in faults(batch_size=10**12)
+    assert "at most 1,000,000,000,000,000,000" in faults(max_actor_steps=10**400)
     with pytest.raises(ProgramError, match="max_replay_size=1000000000000: at most 2,147,483,647"):
         ReplayConfig(max_replay_size=10**12)
+    assert "final_evaluation_timeout_s=1e+300: at most 1,000,000,000" in faults(final_evaluation_timeout_s=1e300)
+    assert "inference_timeout_ms=1e+300: at most 1,000,000,000,000" in faults(inference_timeout_ms=1e300)
+    AgentConfig(final_evaluation_timeout_s=1e9, cache_refresh_ms=10**11, cache_stale_ms=10**12)
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        (DQNConfig, "target_update_period"),
+        (R2D2Config, "target_update_period"),
+        (MADQNConfig, "target_update_period"),
+        (DMPOConfig, "target_policy_update_period"),
+        (DMPOConfig, "target_critic_update_period"),
+    ],
+)
+def test_a_period_is_as_long_as_a_learner_can_count(config, name):
+    assert getattr(config(**{name: 2**31 - 1}), name) == 2**31 - 1
+    with pytest.raises(ProgramError, match=f"{name}=2147483648: at most 2,147,483,647"):
+        config(**{name: 2**31})
 
 
 def test_a_run_that_would_end_before_the_first_update_is_refused():

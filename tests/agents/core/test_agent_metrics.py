@@ -44,6 +44,17 @@ def test_averages_lose_nothing_between_rows(rows, clock):
     assert rows == [{"episode_return": 1.0, "steps_per_second": 15.0, "actor_steps": 30}, {"actor_steps": 31}]
 
 
+def test_a_row_is_overdue_after_ten_periods(rows, clock):
+    averages = Averages(rows, period_s=2.0, clock=clock)
+    clock.advance(19.9)
+    assert averages.due
+    assert not averages.overdue
+    clock.advance(0.1)
+    assert averages.overdue
+    averages.write()
+    assert not averages.overdue
+
+
 def test_of_a_maximum_the_largest_is_kept_until_the_row_is_written(rows, clock):
     averages = Averages(rows, clock=clock)
     for lag in (-3, -1, -2):

@@ -72,6 +72,7 @@ def parts(rows, remote):
     class Parts:
         counter, learner, stop, lines = Counter(), Learner(), StopToken(), []
         evaluated = threading.Semaphore(0)
+        environment = Catch(rows=3, seed=0)
 
         def report(self, line):
             self.lines.append(line)
@@ -79,7 +80,7 @@ def parts(rows, remote):
 
         def make(self, **schedule):
             return Evaluator(
-                loop=EnvironmentLoop(Catch(rows=3, seed=0), Recorder(), should_stop=self.stop.is_set),
+                loop=EnvironmentLoop(self.environment, Recorder(), should_stop=self.stop.is_set),
                 client=VariableClient(self.learner, ["policy"], update_period=None),
                 counter=remote(self.counter),
                 counts=ChildCounter(self.counter, "evaluator", max_delay_s=0),
@@ -137,6 +138,20 @@ def test_a_stop_in_the_middle_leaves_no_half_evaluation(parts, rows):
     parts.stop.set()
     parts.make().run()
     assert rows == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_its_environment_is_closed_however_it_ends(parts, monkeypatch, fails):
+    closed = []
+    monkeypatch.setattr(parts.environment, "close", lambda: closed.append(True), raising=False)
+    if fails:
+        monkeypatch.setattr(parts.learner, "get_variables", {}.__getitem__)
+        with pytest.raises(TypeError):
+            parts.make().run()
+    else:
+        parts.stop.set()
+        parts.make().run()
+    assert closed == [True]
 
 
 def test_a_budget_of_nothing_is_refused():

@@ -12,7 +12,7 @@ from topology.agents.core.policy import Policy, PolicyOutput
 from topology.agents.core.types import Variables
 from topology.agents.core.variables import VariableClient
 from topology.context import StopToken
-from topology.errors import ProgramStopped
+from topology.errors import ConnectionBroken, CourierClosed
 from topology.nodes.courier import Client, Server
 
 
@@ -124,24 +124,81 @@ def test_calls_before_the_first_weights_wait_for_them(serve):
         np.testing.assert_allclose(answer.result(20)[0].action, [3.5] * 2)
 
 
-def test_a_stop_before_the_first_weights_ends_the_calls(rows, clock):
-    stop = StopToken()
-    server = InferenceServer(
-        policy=AGENT,
-        client=VariableClient(Source(), ["policy"], clock=clock),
-        observations=specs.Array((3,), np.float32),
-        environments=2,
-        batch_size=1,
-        timeout_s=0,
-        refresh_s=1,
-        seed=0,
-        metrics=rows,
-        stop=stop,
-    )
+@pytest.fixture
+def make_server(rows, clock):
+    """A server that nobody runs yet."""
+
+    def make(source, stop):
+        return InferenceServer(
+            policy=AGENT,
+            client=VariableClient(source, ["policy"], clock=clock),
+            observations=specs.Array((3,), np.float32),
+            environments=2,
+            batch_size=2,
+            timeout_s=20,
+            refresh_s=0,
+            seed=0,
+            metrics=rows,
+            stop=stop,
+        )
+
+    return make
+
+
+def test_a_stop_before_the_first_weights_ends_the_calls(make_server):
+    server = make_server(Source(), StopToken())
     server._ready.set()  # as the stop does while run() waits for weights
-    with pytest.raises(ProgramStopped):
-        server.act(*request(1))
+    calls = [server.act.submit(*request(1)) for _ in range(2)]
+    with pytest.raises(CourierClosed):
+        calls[0].result(20)
     server.act.close()
+
+
+class Failing(Source):
+    """Gives weights `times` times, and fails once it `may`."""
+
+    def __init__(self, times):
+        super().__init__()
+        self.may = threading.Event()
+        self._times = times
+
+    def get_variables(self, names):
+        self._times -= 1
+        if self._times >= 0:
+            return super().get_variables(names)
+        assert self.may.wait(20)
+        raise KeyError("no such weights")
+
+
+@pytest.mark.parametrize("times", [0, 1], ids=["before it has weights", "later"])
+def test_calls_that_wait_at_a_server_that_fails_are_ended_and_so_are_later_ones(make_server, times):
+    source = Failing(times)
+    server = make_server(source, StopToken())
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(server.run)
+        if times:
+            assert server._ready.wait(20)
+        waiting = server.act.submit(*request(3))
+        source.may.set()
+        with pytest.raises(KeyError, match="no such weights"):
+            ended.result(20)
+    with pytest.raises(CourierClosed):
+        waiting.result(20)
+    later = [server.act.submit(*request(3)) for _ in range(2)]
+    with pytest.raises(CourierClosed):
+        later[0].result(20)
+    server.act.close()
+
+
+def test_a_server_that_failed_is_asked_again_as_one_that_went_away():
+    """Its actors do not fail with it: they wait for the one that is started in its place."""
+
+    class Ended:
+        def act(self, *_):
+            raise CourierClosed("the inference server has ended")
+
+    with pytest.raises(ConnectionBroken, match=r"the inference server went away: .* has ended"):
+        ServedPolicy(Ended())(*request(1))
 
 
 def test_what_the_policy_raises_reaches_the_actors_and_later_calls_go_on(serve):

@@ -10,7 +10,7 @@ from topology.agents.core.counter import ChildCounter, Counter
 from topology.agents.core.learner import Learner, UpdateOutput
 from topology.agents.core.replay import Batch
 from topology.context import StopToken
-from topology.errors import ProgramStopped
+from topology.errors import ProgramError, ProgramStopped
 
 UPDATES = 2
 
@@ -107,6 +107,15 @@ def test_nothing_is_told_of_a_call_that_fails_though_another_was_begun(make_lear
     assert replay.events == ["sample 0", "sample 1", "priorities 0", "sample 2"]
     assert counter.get_counts() == {"learner_steps": UPDATES}
     assert learner.get_variables(["policy"]).version == UPDATES
+
+
+def test_an_update_that_tells_of_no_loss_is_refused(make_learner):
+    def update(state, data, probabilities):
+        return State(state.steps + UPDATES), UpdateOutput({"error": jnp.ones(UPDATES)})
+
+    learner, _ = make_learner(Batches(1), update)
+    with pytest.raises(ProgramError, match=r"tells of \['error'\]: it must tell of the 'loss'"):
+        learner.step()
 
 
 def test_nothing_is_computed_on_the_device_to_tell_of_a_call(make_learner):

@@ -65,6 +65,7 @@ def test_it_does_not_wait_for_ever(stops, make, caplog):
     make(Counter({"actor_steps": 1}), 1, final_evaluations=1, final_timeout_s=0.01).run()
     assert len(stops) == 1
     assert "the program stops without" in caplog.text
+    assert "more time with final_evaluation_timeout_s" in caplog.text
 
 
 def test_a_limit_of_zero_is_refused(make):

@@ -7,6 +7,7 @@ from dm_env import specs
 
 from topology.agents.core.local import LocalRun, run_local
 from topology.agents.dqn.program import DQN, DQNConfig
+from topology.environments import Catch
 from topology.errors import ProgramError
 
 SMALL = DQNConfig(
@@ -86,6 +87,24 @@ class Lamp(dm_env.Environment):
 
     def picture(self):
         return np.full((12, 12, 1), 40 + 160 * self.bright, np.uint8)
+
+
+def test_every_environment_is_closed():
+    made, closed = [], []
+
+    class Closing(Catch):
+        def __init__(self, *, seed=None):
+            super().__init__(seed=seed)
+            made.append(self)
+
+        def close(self):
+            closed.append(self)
+
+    config = DQNConfig(**{**vars(SMALL), "environments_per_actor": 3, "max_actor_steps": 120})
+    run_local(DQN(config, Closing))
+    assert len(made) == 1 + 2 * 3 + 1  # what the agent looks at, what its actors play, what it is evaluated on
+    assert set(map(id, closed)) == set(map(id, made))
+    assert len(closed) == len(made)
 
 
 def test_it_learns_from_pictures():

@@ -62,7 +62,8 @@ class ActorRunner:
         parts: what plays, and with what.
         counter: courier client of the run's `Counter`.
         counts: counts under the prefix "actor"; closed at the end.
-        metrics: gets a row about once a second, averaged over the episodes since the last.
+        metrics: gets a row about once a second, averaged over the episodes since the last; where none ends, one every
+            ten seconds, without a return.
         stop: of the program.
         max_actor_steps: the limit; None for none.
         clock: for tests.
@@ -107,7 +108,7 @@ class ActorRunner:
             for result in results:
                 self._counts.increment(episodes=1)
                 self._averages.add(episode_return=result.episode_return, episode_length=result.episode_length)
-            if results and self._averages.due:
+            if self._averages.due if results else self._averages.overdue:
                 self._report()
 
     def _count_steps(self, steps: int) -> None:

@@ -8,12 +8,16 @@ from dataclasses import dataclass
 from topology.agents.core.setting_types import type_faults, with_defaults
 from topology.errors import ProgramError
 
-__all__ = ["MOST_ITEMS", "MOST_NODES", "AgentConfig", "CheckedConfig", "ReplayConfig"]
+__all__ = ["MOST_ITEMS", "MOST_NODES", "MOST_SECONDS", "MOST_STEPS", "AgentConfig", "CheckedConfig", "ReplayConfig"]
 
 MOST_NODES = 100_000
 """Of one group: no launcher starts as many, and a graph of many more would fill the memory before one could say so."""
 MOST_ITEMS = 2**31 - 1
-"""Of a table, and of one call of a learner."""
+"""Of a table, and of one call of a learner; and updates that a learner can count."""
+MOST_STEPS = 10**18
+"""Of a run: whoever wants more wants one without end."""
+MOST_SECONDS = 10**9
+"""Thirty years: no clock of the system waits much longer."""
 
 
 class CheckedConfig:
@@ -58,9 +62,9 @@ class CheckedConfig:
         return (f"{name}={getattr(self, name)}: above 0" for name in names if not getattr(self, name) > 0)
 
     def above(self, most: int, *names: str) -> Iterator[str]:
-        """A fault for each of these settings that is above `most`."""
+        """A fault for each of these settings that is above `most`; None is not."""
         values = ((name, getattr(self, name)) for name in names)
-        return (f"{name}={value}: at most {most:,}" for name, value in values if value > most)
+        return (f"{name}={value}: at most {most:,}" for name, value in values if value is not None and value > most)
 
     def outside_unit(self, *names: str) -> Iterator[str]:
         """A fault for each of these settings that is not between 0 and 1."""
@@ -91,6 +95,8 @@ class AgentConfig(CheckedConfig):
         evaluation_period: actor steps between two evaluations.
         evaluation_episodes: episodes of each evaluation.
         final_evaluation_episodes: episodes of the evaluation after the last step; 0 for none.
+        final_evaluation_timeout_s: seconds after the last step in which that evaluation must end, or the program ends
+            without it.
         max_evaluation_steps: steps after which an episode of an evaluation is cut off: what it gave until then counts.
         checkpoint_period_s: seconds between two states of the learner on disk; one more is saved at the end.
         checkpoint_replay: whether the replay table is saved too, as often as the learner's state and at the end, so
@@ -130,6 +136,7 @@ class AgentConfig(CheckedConfig):
     evaluation_period: int = 2_000
     evaluation_episodes: int = 10
     final_evaluation_episodes: int = 100
+    final_evaluation_timeout_s: float = 300.0
     max_evaluation_steps: int = 100_000
     checkpoint_period_s: float = 60.0
     checkpoint_replay: bool = False
@@ -161,13 +168,16 @@ class AgentConfig(CheckedConfig):
         yield from self.below_one("num_actors", "updates_per_call", "batch_size", "max_in_flight")
         yield from self.below_one("variable_update_period", "cache_refresh_ms", "evaluation_period")
         yield from self.below_one("evaluation_episodes", "max_evaluation_steps", "environments_per_actor")
-        yield from self.not_positive("checkpoint_period_s")
+        yield from self.not_positive("checkpoint_period_s", "final_evaluation_timeout_s")
         if self.max_actor_steps is not None and self.max_actor_steps < 1:
             yield f"max_actor_steps={self.max_actor_steps}: at least 1, or None for a run without end"
+        yield from self.above(MOST_STEPS, "max_actor_steps")
         yield from self.negative("num_caches", "final_evaluation_episodes", "inference_servers", "inference_timeout_ms")
         yield from self.negative("seed", "max_restarts", "num_evaluators")
         yield from self.above(MOST_NODES, "num_actors", "num_caches", "num_evaluators", "inference_servers")
         yield from self.above(MOST_NODES, "environments_per_actor")
+        yield from self.above(MOST_SECONDS, "checkpoint_period_s", "final_evaluation_timeout_s")
+        yield from self.above(1_000 * MOST_SECONDS, "cache_refresh_ms", "cache_stale_ms", "inference_timeout_ms")
         if self.cache_stale_ms <= self.cache_refresh_ms:
             yield (
                 f"cache_stale_ms={self.cache_stale_ms} is not above cache_refresh_ms={self.cache_refresh_ms}: weights "

@@ -121,8 +121,9 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
 
     def coordinator(self, counter: Any, max_actor_steps: int) -> StepsLimiter:
         """Stops the program after `max_actor_steps`, and the evaluation that follows them."""
-        final = self.config.num_final_evaluations
-        return StepsLimiter(counter, max_actor_steps, stop=get_context().stop, final_evaluations=final)
+        final, timeout_s = self.config.num_final_evaluations, self.config.final_evaluation_timeout_s
+        stop = get_context().stop
+        return StepsLimiter(counter, max_actor_steps, stop=stop, final_evaluations=final, final_timeout_s=timeout_s)
 
     def learner(self, replay: Client, counter: Any) -> Learner[Any]:
         """Learns, and serves its weights."""
@@ -295,6 +296,4 @@ class DistributedAgent(abc.ABC, Generic[ConfigT]):
 
     def make_cacher(self, learner: Any) -> lp.CacherNode:
         """A node that stands between the learner and those who ask for weights."""
-        return lp.CacherNode(
-            learner, refresh_interval_ms=self.config.cache_refresh_ms, stale_after_ms=self.config.cache_stale_ms
-        )
+        return lp.CacherNode(learner, self.config.cache_refresh_ms, self.config.cache_stale_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
@@ -72,7 +73,7 @@ class Evaluator:
     In between it waits for the counter, and takes no processor time.
 
     Args:
-        loop: plays with the weights of `client`, and stops when the program does.
+        loop: plays with the weights of `client`, and stops when the program does; closed at the end.
         client: of the learner.
         counter: courier client of the run's `Counter`.
         counts: counts under the prefix "evaluator".
@@ -105,10 +106,10 @@ class Evaluator:
 
     def run(self) -> None:
         """Evaluates until the program stops, or until the last evaluation is made; then waits for the stop."""
-        with until_stopped(self._stop):
-            self._evaluate_all()
-        self._stop.wait()
-        self._counts.close()
+        with contextlib.closing(self._counts), contextlib.closing(self._loop):
+            with until_stopped(self._stop):
+                self._evaluate_all()
+            self._stop.wait()
 
     def _evaluate_all(self) -> None:
         mark = 0

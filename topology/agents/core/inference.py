@@ -21,7 +21,7 @@ from topology.agents.core.stopping import follow, until_stopped
 from topology.agents.core.variables import VariableClient
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken, try_get_context
-from topology.errors import ProgramStopped
+from topology.errors import ConnectionBroken, CourierClosed, ProgramStopped
 from topology.nodes.courier.batching import batched_handler
 
 __all__ = ["InferenceServer", "ServedPolicy"]
@@ -74,7 +74,8 @@ class InferenceServer:
         self._refresh_s = refresh_s
         self._averages = Averages(metrics, clock=clock)
         self._stop = stop
-        self._ready = threading.Event()
+        self._ready = threading.Event()  # or there is nothing to wait for any more
+        self._serves = False
         self._lock = threading.Lock()  # of what follows: batches are computed in another thread than `run`
         self._version, self._made_s = -1, 0.0
         self._requests = self._batches = 0
@@ -88,12 +89,15 @@ class InferenceServer:
             with until_stopped(self._stop):
                 self._refresh()
                 self._policy(*self._example)  # compiles, before an actor waits for it
+                self._serves = True
                 self._ready.set()
                 while not self._stop.wait(self._refresh_s):
                     self._refresh()
                     self._report()
         finally:
             forget()
+            self._serves = False
+            self._ready.set()  # whatever ended it
             self.act.close()
 
     def _act(
@@ -105,8 +109,8 @@ class InferenceServer:
         rows = requests * self._environments
         inputs = jax.tree.map(lambda leaf: leaf.reshape(rows, *leaf.shape[2:]), (observations, states, explorations))
         with self._lock:
-            if self._version < 0:
-                raise ProgramStopped("the program was stopped before the inference server had weights")
+            if not self._serves:
+                raise CourierClosed("the inference server has ended")
             output = self._policy(*jax.tree.map(lambda leaf: _pad(leaf, self._rows - rows), inputs))
             self._requests += requests
             self._batches += 1
@@ -162,7 +166,12 @@ class ServedPolicy:
 
     def __call__(self, observations: Any, states: Any, explorations: NDArray[np.float32]) -> PolicyOutput:
         def ask() -> Any:
-            return self._server.act(observations, states, explorations)
+            try:
+                return self._server.act(observations, states, explorations)
+            except ProgramStopped:
+                raise
+            except CourierClosed as error:  # it ends, by a stop or by a failure of its own: then it may come again
+                raise ConnectionBroken(f"the inference server went away: {error}") from error
 
         output, version, made_s = follow(ask, self._stop, what="the inference server")
         self._version, self._made_s = int(version), float(made_s)

@@ -10,10 +10,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from topology.agents.core.checkpoint import Checkpointer
 from topology.agents.core.counter import ChildCounter
+from topology.agents.core.finite import what_is_not_finite
 from topology.agents.core.metrics import Averages, RowWriter
 from topology.agents.core.parallel import data_parallel, learner_mesh, replicate
 from topology.agents.core.replay import Batch, BatchSource
@@ -21,7 +21,7 @@ from topology.agents.core.stopping import until_stopped
 from topology.agents.core.types import Variables
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
-from topology.errors import ProgramStopped
+from topology.errors import ProgramError, ProgramStopped
 
 __all__ = ["Learner", "LearnerState", "Learning", "UpdateOutput", "zeros_like_spec"]
 
@@ -86,24 +86,6 @@ class Learning(Generic[StateT]):
 def zeros_like_spec(signature: Any, batch_size: int) -> Any:
     """A batch of zeros of the signature of a table: what an update is compiled with before there are items."""
     return jax.tree.map(lambda spec: np.zeros((batch_size, *spec.shape), spec.dtype), signature)
-
-
-def _not_finite(data: Any) -> str | None:
-    """What to do about the numbers of a batch that are not finite; None where all are."""
-    items = {
-        jax.tree_util.keystr(path, simple=True, separator="."): int(np.sum(~_finite_rows(leaf)))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(data)
-        if np.issubdtype(np.asarray(leaf).dtype, np.floating)
-    }
-    found = ", ".join(f"{name} of {count}" for name, count in items.items() if count)
-    if not found:
-        return None
-    return f"items of the batch have numbers that are not finite ({found}): see to it in the environment"
-
-
-def _finite_rows(leaf: Any) -> NDArray[np.bool_]:
-    array = np.asarray(leaf)
-    return np.asarray(np.isfinite(array.reshape(len(array), -1)).all(axis=1))
 
 
 class Learner(Generic[StateT]):
@@ -222,6 +204,7 @@ class Learner(Generic[StateT]):
 
         Raises:
             FloatingPointError: the loss is not finite: learning has failed. Says so if the batch is to blame.
+            ProgramError: the update tells of no loss.
             ProgramStopped: there will be no more batches.
         """
         return self._settle(self._begin())
@@ -238,8 +221,10 @@ class Learner(Generic[StateT]):
         # Numpy's from here on: the mean of an array of JAX would be computed by XLA, after the call begun since.
         output = jax.device_get(call.output)
         metrics = {name: float(np.mean(value)) for name, value in output.metrics.items()}
+        if "loss" not in metrics:
+            raise ProgramError(f"the update tells of {list(metrics)}: it must tell of the 'loss', too")
         if not np.isfinite(metrics["loss"]):
-            reason = _not_finite(call.batch.data) or self._remedy
+            reason = what_is_not_finite(call.batch.data) or self._remedy
             raise FloatingPointError(f"The loss is {metrics['loss']} after {call.steps} updates: {reason}")
         self._computed = call.state
         self._report(metrics, call)

@@ -86,7 +86,8 @@ class StepsLimiter:
             self._ask(evaluated)
         except (TimeoutError, DeadlineExceeded):
             _logger.warning(
-                "%d final evaluations did not end within %.0f s of the last actor step: the program stops without",
+                "%d final evaluations did not end within %.0f s of the last actor step: the program stops without. Ask "
+                "for fewer or shorter episodes, or for more time with final_evaluation_timeout_s",
                 self._final_evaluations,
                 self._final_timeout_s,
             )

@@ -5,9 +5,10 @@ The same configuration and seed give the same run, to the bit. For tests, debugg
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, NamedTuple, final
 
-from topology.agents.core.actor_runner import ActingLoop
+from topology.agents.core.actor_runner import ActingLoop, Closable
 from topology.agents.core.config import ReplayConfig
 from topology.agents.core.counter import ChildCounter, Counter
 from topology.agents.core.devices import prepare_jax
@@ -72,10 +73,12 @@ class LocalRun:
             stop=self._stop,
         )
         self.learner.spread(config.learner_devices)
+        self._closables: list[Closable] = [self.learner, self._service]
         self._loops = [self._make_loop(i, exploration) for i, exploration in enumerate(agent.explorations())]
         evaluator = agent.make_builder(self._seeds["evaluator"])
         self._evaluation_client = evaluator.make_variable_client(self.learner, in_background=False)
         self._evaluation_loop = evaluator.make_evaluation_loop(self._evaluation_client, self._stop)
+        self._closables.insert(0, self._evaluation_loop)
 
     def _make_loop(self, index: int, exploration: float | None) -> ActingLoop:
         # With nothing on its way the table is the same at each update, whatever the machine is busy with. An inference
@@ -83,6 +86,7 @@ class LocalRun:
         parts = self._agent.make_builder(self._seeds[f"actor/{index}"]).make_actor_parts(
             self.learner, self._replay, exploration=exploration, max_in_flight=0, served=False
         )
+        self._closables[:0] = parts.closables
         parts.weights.update_and_wait()
         return parts.loop
 
@@ -114,9 +118,10 @@ class LocalRun:
         return evaluation
 
     def close(self) -> None:
-        """Ends the threads of the replay service."""
-        self.learner.close()
-        self._service.close()
+        """Closes the environments, and ends the threads of the replay service."""
+        with contextlib.ExitStack() as stack:
+            for closable in reversed(self._closables):
+                stack.callback(closable.close)
 
 
 def run_local(agent: DistributedAgent[Any]) -> LocalResult:

@@ -138,6 +138,10 @@ class EnvironmentLoop:
             self._return, self._length = 0.0, 0
         return self._timestep
 
+    def close(self) -> None:
+        """Closes the environment."""
+        self._environment.close()
+
     # --- as a loop of an `ActorRunner`
 
     num_environments = 1

@@ -130,6 +130,11 @@ class Averages:
         """Whether a row is to be written."""
         return self._clock.monotonic() - self._last_s >= self._period_s
 
+    @property
+    def overdue(self) -> bool:
+        """Whether there has been no row for ten times as long: one is to be written whatever it has to say."""
+        return self._clock.monotonic() - self._last_s >= 10 * self._period_s
+
     def write(self, *, rates: dict[str, float] | None = None, **totals: SupportsFloat) -> None:
         """Writes the averages since the last row, and begins anew.
 

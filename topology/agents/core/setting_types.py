@@ -65,9 +65,15 @@ def _fits(value: Any, annotation: Any) -> bool:
     if annotation is int or annotation is float:
         if isinstance(value, bool):  # an int to Python
             return False
-        kind = numbers.Integral if annotation is int else numbers.Real
-        return isinstance(value, kind) and math.isfinite(value)
+        return isinstance(value, numbers.Integral) if annotation is int else _is_finite(value)
     return True
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return isinstance(value, numbers.Real) and math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
 _WORDS = {int: "a whole number", float: "a finite number", str: "a text", bool: "True or False", type(None): "None"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
-from topology.agents.core.config import ReplayConfig
+from topology.agents.core.config import MOST_ITEMS, ReplayConfig
 
 __all__ = ["TABLE", "DMPOConfig"]
 
@@ -84,6 +84,7 @@ class DMPOConfig(ReplayConfig):
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("n_step", "num_samples", "target_policy_update_period", "target_critic_update_period")
+        yield from self.above(MOST_ITEMS, "target_policy_update_period", "target_critic_update_period")
         yield from self.not_positive("initial_stddev", "learning_rate", "final_learning_rate", "dual_learning_rate")
         yield from self.not_positive("max_gradient_norm")
         yield from self.not_positive("epsilon", "epsilon_mean", "epsilon_stddev", "epsilon_penalty")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
-from topology.agents.core.config import ReplayConfig
+from topology.agents.core.config import MOST_ITEMS, ReplayConfig
 
 __all__ = ["DQNConfig"]
 
@@ -70,6 +70,7 @@ class DQNConfig(ReplayConfig):
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("num_caches", "num_quantiles", "n_step", "target_update_period")
+        yield from self.above(MOST_ITEMS, "target_update_period")
         yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm", "huber_delta")
         yield from self.outside_unit("discount", "priority_exponent", "importance_sampling_exponent")
         yield from self.outside_unit("evaluator_epsilon", "constant_rate_part")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, final
 
-from topology.agents.core.config import ReplayConfig
+from topology.agents.core.config import MOST_ITEMS, ReplayConfig
 
 __all__ = ["MADQNConfig"]
 
@@ -80,6 +80,7 @@ class MADQNConfig(ReplayConfig):
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("mixing_size", "memory_size", "n_step", "target_update_period", "replay_period")
+        yield from self.above(MOST_ITEMS, "target_update_period")
         yield from self.not_positive("learning_rate", "final_learning_rate", "max_gradient_norm")
         yield from self.outside_unit("discount", "epsilon_initial", "epsilon_min", "epsilon_decay")
         if self.mixing not in ("none", "vdn", "qmix"):

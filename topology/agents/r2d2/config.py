@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
-from topology.agents.core.config import ReplayConfig
+from topology.agents.core.config import MOST_ITEMS, ReplayConfig
 
 __all__ = ["R2D2Config"]
 
@@ -79,6 +79,7 @@ class R2D2Config(ReplayConfig):
     def faults(self) -> Iterator[str]:
         yield from super().faults()
         yield from self.below_one("lstm_size", "head_size", "trace_length", "n_step", "target_update_period")
+        yield from self.above(MOST_ITEMS, "target_update_period")
         yield from self.not_positive("learning_rate", "final_learning_rate", "adam_epsilon", "max_gradient_norm")
         yield from self.outside_unit("discount", "priority_exponent", "max_priority_weight")
         yield from self.outside_unit("importance_sampling_exponent", "evaluator_epsilon")
