@@ -71,7 +71,7 @@ class IMPALAConfig(AgentConfig):
     max_in_flight: int = 1
     variable_update_period: int = 10
     cache_refresh_ms: int = 20
-    max_actor_steps: int | None = 300_000
+    max_actor_steps: int | None = 500_000
     evaluation_period: int = 25_000
 
     @property
