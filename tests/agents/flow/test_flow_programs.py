@@ -34,6 +34,14 @@ QUICK = {
     "dqn": (flow_dqn, DQNConfig(**SMALL, min_replay_size=100, batch_size=16, updates_per_batch=4)),
     "dqn, alone": (flow_dqn, DQNConfig(**SMALL, num_actors=0, min_replay_size=100, batch_size=16)),
 }
+CHAIN = {
+    "environment": "memory_chain:5",
+    "hidden_sizes": (32,),
+    "reward_scale": 1.0,
+    "entropy_cost": 0.01,
+    "max_actor_steps": 60_000,
+    "final_evaluation_episodes": 400,
+}
 LEARNING = {
     "ppo": (flow_ppo, PPOConfig),
     "a2c": (flow_a2c, A2CConfig),
@@ -159,14 +167,28 @@ def test_the_graph_of_a_program_and_its_plan():
     assert drawn.arguments_of("learner/0", "aggregator/0")[:1] == ("aggregators[0]",)
 
 
+def outcome_of(program, directory, seed):
+    """The last row of its metrics, after a run as processes."""
+    assert lp.launch(program, lp.Processes(preload=PRELOAD), run_directory=directory, seed=seed).wait(550)
+    return rows_of(directory)[-1]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("name", LEARNING)
 def test_cartpole_is_learned(tmp_path, name, seed):
     build, config = LEARNING[name]
-    program = build(config(seed=seed))
-    assert lp.launch(program, lp.Processes(preload=PRELOAD), run_directory=tmp_path, seed=seed).wait(550)
-    last = rows_of(tmp_path)[-1]
+    last = outcome_of(build(config(seed=seed)), tmp_path, seed)
     assert last["evaluator_episodes"] == 20
     assert last["evaluator_return"] >= 450
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("lstm_size", "seed"), [(32, 0), (32, 1), (32, 2), (None, 0)])
+def test_what_was_seen_before_is_remembered_with_a_memory_only(tmp_path, lstm_size, seed):
+    """A bit that was shown five steps before it is asked for: without a memory the mean return is 0."""
+    last = outcome_of(flow_impala(IMPALAConfig(**CHAIN, lstm_size=lstm_size, seed=seed)), tmp_path, seed)
+    assert last["evaluator_episodes"] == 400
+    assert last["evaluator_return"] >= 0.9 if lstm_size else abs(last["evaluator_return"]) < 0.3

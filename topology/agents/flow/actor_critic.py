@@ -140,7 +140,7 @@ class ActorCritic:
 
         ends = rows[SampleBatch.TERMINATEDS] | rows[SampleBatch.TRUNCATEDS]
         first = by_time(rows[SampleBatch.STATE_IN])[0]
-        inputs = tuple(map(by_time, (rows[SampleBatch.OBS], rows[SampleBatch.NEXT_OBS], ends)))
+        inputs = by_time(rows[SampleBatch.OBS]), by_time(rows[SampleBatch.NEXT_OBS]), by_time(ends)
         _, outputs = jax.lax.scan(step, (first[:, 0], first[:, 1]), inputs)
         logits, values, next_values = map(by_row, outputs)
         return logits, values, next_values
