@@ -109,6 +109,16 @@ def test_nothing_is_told_of_a_call_that_fails_though_another_was_begun(make_lear
     assert learner.get_variables(["policy"]).version == UPDATES
 
 
+@pytest.mark.parametrize(("told", "total"), [(5, 8), (8, 8), (9, 9)], ids=["too few", "all", "of a state that is lost"])
+def test_updates_of_an_earlier_run_that_the_counter_did_not_hear_of_are_counted(make_learner, told, total):
+    learner, counter = make_learner(Batches(1))
+    learner.restore(State(jnp.asarray(8)))
+    counter.increment(learner_steps=told)
+    learner.run()
+    assert learner.steps == 8 + UPDATES
+    assert counter.get_counts() == {"learner_steps": total + UPDATES}
+
+
 def test_an_update_that_tells_of_no_loss_is_refused(make_learner):
     def update(state, data, probabilities):
         return State(state.steps + UPDATES), UpdateOutput({"error": jnp.ones(UPDATES)})

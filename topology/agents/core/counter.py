@@ -147,6 +147,10 @@ class ChildCounter:
             names = {*self._totals, *self._pending}
             return {name: self._totals.get(name, 0) + self._pending.get(name, 0) for name in names}
 
+    def total(self, name: str) -> int:
+        """The total of `name` under this counter's prefix, as far as known here."""
+        return self.get_counts().get(f"{self._prefix}_{name}", 0)
+
     def flush(self) -> None:
         """Hands on what waits here; blocks until the parent has it. Raises what the parent's call raises."""
         with self._sending:

@@ -249,6 +249,7 @@ class Learner(Generic[StateT]):
     def _learn(self) -> None:
         items = len(jax.tree.leaves(self._example)[0])
         self._update(self._state, self._example, np.ones(items))  # compiles
+        self._count_earlier()
         under_way: _Call[StateT] | None = None
         saved_s = self._clock.monotonic()
         try:
@@ -268,6 +269,12 @@ class Learner(Generic[StateT]):
                 raise
         if under_way is not None:
             self._settle(under_way)
+
+    def _count_earlier(self) -> None:
+        """Counts updates of an earlier run of which the counter was not told: it ends as soon as the learner does."""
+        self._counts.flush()
+        if (untold := self._steps - self._counts.total("steps")) > 0:
+            self._counts.increment(steps=untold)
 
     def save(self) -> None:
         """Saves the state; blocks until it is on disk."""
