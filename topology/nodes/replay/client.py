@@ -356,6 +356,11 @@ class Client:
         """Memory shared with the server; None for none."""
         return self._link.regions
 
+    def take_back(self, table: str, writer: int, count: int) -> int:
+        """See `TrajectoryWriter.take_back`."""
+        number: int = self._link.call("take_back", table, writer, count)
+        return number
+
     def submit_insert(self, batch: WriteBatch) -> Future[None]:
         """Sends a message of a writer."""
         return self._link.submit("insert", batch, self._link.visit)
@@ -371,6 +376,9 @@ class _WriterBackend:
 
     def signature(self, table: str) -> Signature | None:
         return self._client.signature(table)
+
+    def take_back(self, table: str, writer: int, count: int) -> int:
+        return self._client.take_back(table, writer, count)
 
     def ready(self) -> Future[object]:
         return self._client.submit_ping()

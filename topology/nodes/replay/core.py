@@ -110,6 +110,19 @@ class TableCore:
             request.picks = []
         return True
 
+    def take_back(self, writer: int, count: int) -> tuple[int, list[InsertRequest]]:
+        """Lets none of the first `count` items of a writer pass any more, also of those that are still on their way.
+
+        Returns how many of them had passed, and the requests that have ended.
+        """
+        taken = self.taken.get(writer, 0)
+        ended = [request for request in self.inserts if request.writer == writer and request.serial < count]
+        for request in ended:
+            self.inserts.remove(request)
+        if taken < count:
+            self.note_taken(writer, count)
+        return taken, ended
+
     def advance(self) -> list[Any]:
         """Lets requests pass until neither queue moves; returns those that ended."""
         ended: list[Any] = []
@@ -136,7 +149,7 @@ class TableCore:
         while self.inserts:
             request = self.inserts[0]
             if request.waiting:
-                count = self.limiter.insertable(request.waiting)
+                count = self._insertable(request)
                 if not count:
                     break
                 moved = True
@@ -145,6 +158,10 @@ class TableCore:
                     break
             ended.append(self.inserts.popleft())
         return moved
+
+    def _insertable(self, request: InsertRequest) -> int:
+        count, most = self.limiter.insertable(request.waiting), self.options.rate_limiter.max_steps
+        return count if most is None else min(count, (most - self.items.steps) // request.layout.item_steps)
 
     def _insert_some(self, request: InsertRequest, count: int) -> None:
         # In pieces within which removing first and adding then is the same as one by one.

@@ -137,6 +137,7 @@ class TableInfo:
         rate_limiter_info: settings and counts of its rate limiter.
         signature: structure of `Spec` that items must have; None for any.
         current_size: items it holds.
+        num_steps: steps of these, where the steps of an item are those of its longest leaf.
         num_episodes: episodes with an item in it.
         num_deleted_episodes: episodes that had an item in it and have none any more.
         num_unique_samples: items it holds, or held, that were sampled at least once.
@@ -151,6 +152,7 @@ class TableInfo:
     rate_limiter_info: RateLimiterInfo
     signature: Any
     current_size: int
+    num_steps: int
     num_episodes: int
     num_deleted_episodes: int
     num_unique_samples: int

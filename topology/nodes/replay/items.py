@@ -75,12 +75,14 @@ class Items:
         priority: by slot, float64.
         times_sampled: by slot, int32.
         count: number of items.
+        steps: steps of all of them.
     """
 
     def __init__(self, first_generation: int = 0) -> None:
         self.priority = np.zeros(16)
         self.times_sampled = np.zeros(16, np.int32)
         self.count = 0
+        self.steps = 0
         self._first_generation = first_generation % _GENERATIONS
         self._generation = np.full(16, self._first_generation, np.uint32)
         self._episode = np.zeros(16, np.uint64)
@@ -102,6 +104,7 @@ class Items:
         self.times_sampled[slots] = 0
         self._episode[slots] = episode
         self.count += len(rows)
+        self.steps += len(rows) * layout.item_steps
         return slots
 
     def remove(self, slots: _Slots) -> list[tuple[Layout, RowMatrix]]:
@@ -109,6 +112,7 @@ class Items:
         held = []
         for layout, where, rows in self.rows_of(slots):
             held.append((layout, rows))
+            self.steps -= len(rows) * layout.item_steps
             chosen = slots if where is None else slots[where]
             number = self._pool_of[layout]
             allocator = self._pool_numbered(number).allocator
@@ -165,6 +169,7 @@ class Items:
             number = self._number_of(layout)
             self._place[chosen] = self._pool_numbered(number).add(rows)
             self._pool[chosen] = number
+            self.steps += len(rows) * layout.item_steps
         self.count = slots.size
 
     def _number_of(self, layout: Layout) -> int:

@@ -84,6 +84,7 @@ class Layout:
         signature: path, shape and dtype of each leaf.
         of_steps: see `LayoutSpec`.
         item_bytes: bytes of the leaves of one item.
+        item_steps: steps of its longest leaf.
         paths: path of each leaf.
         merge_key: layouts of equal key give batches that can be one: same structure, shapes and dtypes.
     """
@@ -93,6 +94,7 @@ class Layout:
         "choices",
         "group",
         "item_bytes",
+        "item_steps",
         "leaves",
         "merge_key",
         "of_steps",
@@ -123,6 +125,7 @@ class Layout:
         self.paths = spec.paths
         self.of_steps = spec.of_steps
         self.item_bytes = sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.signature)
+        self.item_steps = max((leaf.steps or 1 for leaf in self.leaves), default=1)
         self.merge_key = (spec.structure_key, tuple((shape, dtype) for _, shape, dtype in self.signature))
 
     @property

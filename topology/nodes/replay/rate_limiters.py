@@ -18,13 +18,16 @@ from typing import final
 
 from topology.nodes.replay.checks import check_positive
 
-__all__ = ["LimiterState", "MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
+__all__ = ["LimiterState", "MaxSteps", "MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
 
 _UNBOUNDED = sys.float_info.max
 
 
 class RateLimiter:
     """The general limiter; the subclasses are the usual ways to choose its four numbers.
+
+    Attributes:
+        max_steps: most steps in the table at a time; None for any number.
 
     Args:
         samples_per_insert: samples that one insert pays for; above 0.
@@ -35,6 +38,8 @@ class RateLimiter:
     Raises:
         ValueError: the numbers contradict one another.
     """
+
+    max_steps: int | None = None
 
     def __init__(self, samples_per_insert: float, min_size_to_sample: int, min_diff: float, max_diff: float) -> None:
         _check_ratio(samples_per_insert)
@@ -50,10 +55,12 @@ class RateLimiter:
         return self.samples_per_insert, self.min_size_to_sample, self.min_diff, self.max_diff
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RateLimiter) and self._numbers() == other._numbers()
+        if not isinstance(other, RateLimiter):
+            return False
+        return self._numbers() == other._numbers() and self.max_steps == other.max_steps
 
     def __hash__(self) -> int:
-        return hash(self._numbers())
+        return hash((self._numbers(), self.max_steps))
 
     def __repr__(self) -> str:
         ratio, size, low, high = self._numbers()
@@ -74,6 +81,22 @@ class MinSize(RateLimiter):
 
     def __init__(self, min_size_to_sample: int) -> None:
         super().__init__(1.0, min_size_to_sample, -_UNBOUNDED, _UNBOUNDED)
+
+
+@final
+class MaxSteps(RateLimiter):
+    """Inserts wait while the table would hold more than `max_steps` steps; samples wait for the first item.
+
+    Only items that are removed make room, by whoever is done with them. The steps of an item are those of its longest
+    leaf. One that is longer than `max_steps` is refused.
+    """
+
+    def __init__(self, max_steps: int) -> None:
+        super().__init__(1.0, 1, -_UNBOUNDED, _UNBOUNDED)
+        self.max_steps = check_positive("max_steps", max_steps)
+
+    def __repr__(self) -> str:
+        return f"MaxSteps({self.max_steps})"
 
 
 @final

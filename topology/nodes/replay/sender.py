@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Protocol, final
 
@@ -37,6 +38,9 @@ class Backend(Protocol):
     def signature(self, table: str) -> Signature | None:
         """The table's signature. Raises `TableNotFound`."""
 
+    def take_back(self, table: str, writer: int, count: int) -> int:
+        """Has a table let none of a writer's first `count` items in any more; returns how many that kept out."""
+
     @property
     def regions(self) -> RegionPool | None:
         """Memory shared with the server; None for none."""
@@ -67,6 +71,7 @@ class Sender:
         self._open_run: dict[str, PendingRun] = {}
         self._buffered = self._taken = 0
         self._enough = _SEND_ITEMS  # so many buffered items are sent
+        self._together = False  # whether what is added has to go out as one
         self._first, self._stop = math.inf, 0
         self._last_sent_s = -math.inf
         self._changed = threading.Condition()  # guards what follows, shared with the thread that gets replies
@@ -165,7 +170,24 @@ class Sender:
         elif self.outbox.is_open:
             self._say_farewell()
 
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is added within goes out at its end, as one message. Blocks then while too much is under way."""
+        self._together = True
+        try:
+            yield
+        finally:
+            self._together = False
+        if self._buffered:
+            self._send()
+
+    def take_back(self, table: str) -> int:
+        """Keeps out of a table what it has not taken yet; returns how many items that are. Blocks for the answer."""
+        return self._backend.take_back(table, self.outbox.writer, self._serials.get(table, 0))
+
     def _is_due(self) -> bool:
+        if self._together:
+            return False
         if self._buffered >= self._enough:
             return True
         if (self._stop - self._first) * self._buffer.row_bytes >= _SEND_BYTES:

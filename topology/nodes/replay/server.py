@@ -31,6 +31,7 @@ class _Handlers:
         self.reset = service.reset
         self.resize = service.resize
         self.server_info = service.server_info
+        self.take_back = service.take_back
         self.update_priorities = service.update_priorities
 
     @courier.asynchronous

@@ -242,6 +242,10 @@ class ReplayService:
         """Removes items, keys [n]; returns how many were in the table."""
         return find_table(self.tables, table).delete(keys)
 
+    def take_back(self, table: str, writer: int, count: int) -> int:
+        """Lets none of a writer's first `count` items into a table any more. See `Table.take_back`."""
+        return find_table(self.tables, table).take_back(writer, count)
+
     def reset(self, table: str) -> None:
         """Empties a table and its limiter's counts."""
         find_table(self.tables, table).reset()

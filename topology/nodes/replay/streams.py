@@ -178,6 +178,7 @@ class Stream:
         layout = self._layouts[run.layout]
         if (run.table, run.layout) not in self._admitted:
             table.check_item(layout.signature, of_steps=layout.of_steps)
+            table.check_steps(layout.item_steps)
             self._admitted.add((run.table, run.layout))
         check_priorities(run.table, run.priorities)
         return _Checked(table, layout, run)

@@ -140,6 +140,7 @@ class Table:
                 ),
                 signature=None if self._signature is None else self._signature.tree,
                 current_size=core.items.count,
+                num_steps=core.items.steps,
                 num_episodes=len(core.episodes),
                 num_deleted_episodes=core.ended_episodes,
                 num_unique_samples=core.unique_samples,
@@ -154,6 +155,16 @@ class Table:
         """
         if self._signature is not None:
             self._signature.check(self.name, leaves, of_steps=of_steps)
+
+    def check_steps(self, steps: int) -> None:
+        """Refuses items of so many steps when there can never be room for one.
+
+        Raises:
+            ValueError: there cannot.
+        """
+        most = self._core.options.rate_limiter.max_steps
+        if most is not None and steps > most:
+            raise ValueError(f"table {self.name!r}: an item of {steps} steps never gets in, where max_steps is {most}")
 
     @contextmanager
     def locked(self) -> Iterator[TableCore]:
@@ -194,6 +205,18 @@ class Table:
         for each in ended:
             each.finish()
         return request in ended
+
+    def take_back(self, writer: int, count: int) -> int:
+        """Lets none of the first `count` items of a writer in any more; returns how many are not in for that reason.
+
+        Those that wait end now, and those that arrive later are dropped, as if they had been in the table before.
+        """
+        with self._lock:
+            taken, removed = self._core.take_back(writer, count)
+            ended: list[Any] = [*removed, *self._advance()]
+        for each in ended:
+            each.finish()
+        return max(0, count - taken)
 
     def cancel(self, request: InsertRequest | SampleRequest, error: Exception) -> bool:
         """Fails a waiting request with `error`; what was drawn for it goes to the next. False: it had ended."""

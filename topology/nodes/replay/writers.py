@@ -7,8 +7,9 @@ way; then the writer blocks, which is how the rate limiter of a table holds its 
 
 from __future__ import annotations
 
+import contextlib
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -274,6 +275,26 @@ class TrajectoryWriter:
             TableNotFound: the server has no such table.
         """
         self._create(table, [check_priority(table, priority)], trajectory, 1)
+
+    @contextlib.contextmanager
+    def one_message(self) -> Iterator[None]:
+        """The items that are created within travel in one message, together with those that were not sent before.
+
+        It is sent at the end, without waiting for more. Blocks then while three messages are under way.
+        """
+        with self._sender.together():
+            yield
+
+    def take_back(self, table: str) -> int:
+        """Takes back the items for `table` that are not in it yet; returns how many. Blocks for the server's answer.
+
+        They count as confirmed then. Those of before are in the table, or were.
+
+        Raises:
+            TableNotFound: the server has no such table.
+            ConnectionBroken: it is gone. The items are still on their way.
+        """
+        return self._sender.take_back(table)
 
     def check_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Raises what `create_item` would raise; creates nothing."""
