@@ -644,6 +644,32 @@ def test_a_writer_for_whom_there_is_no_room_says_so_and_loses_nothing(memory):
     assert numbers(reader.fetch(num_steps=4, timeout_s=DEADLINE_S)) == [99]
 
 
+def test_a_writer_that_is_killed_with_several_under_way_stands_in_nobodys_way(memory, threads):
+    if memory.kind == "local":
+        pytest.skip("it is within one process")
+    handle = memory.begin(max_steps=10).open()
+    handle.store(steps(10, 0))
+    child, _ = in_a_child(
+        handle,
+        "writer = handle.writer(max_in_flight=2)\n"
+        "for first in (100, 101): writer.store(steps(4, first))\n"
+        "threading.Thread(target=writer.store, args=(steps(4, 102),), daemon=True).start()\n"
+        "print('waits', flush=True)\nsys.stdin.read()",
+    )
+    wait_for_blocked(handle, 1)
+    end(child)
+    stored = threads.submit(memory.open().store, steps(10, 1), timeout_s=DEADLINE_S)
+    handle.acknowledge(handle.fetch(num_steps=10, timeout_s=DEADLINE_S))
+    seen = []
+    while 1 not in seen:  # what the killed one had sent may come too, but whole and in order
+        got = handle.fetch(num_steps=1, timeout_s=DEADLINE_S)
+        seen += numbers(got)
+        handle.acknowledge(got)
+    stored.result(DEADLINE_S)
+    seen.remove(1)
+    assert seen == list(range(100, 100 + len(seen)))
+
+
 def test_a_writer_refuses_what_makes_no_sense(memory):
     handle = memory.begin(max_steps=8).open()
     with pytest.raises(ValueError, match="max_in_flight"):

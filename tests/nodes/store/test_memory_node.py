@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 import topology as lp
-from topology.errors import StoreClosed, StoreDeadlineExceeded, StoreUnavailable
+from topology.errors import StoreClosed, StoreDeadlineExceeded, StoreFull, StoreUnavailable
+from topology.nodes import courier
 from topology.nodes.store.memory import open_memory_backend
 from topology.nodes.store.memory_local import LocalMemory
-from topology.nodes.store.memory_service import MemoryService, Ticket
+from topology.nodes.store.memory_offers import Ticket
+from topology.nodes.store.memory_remote import MemoryHandlers, RemoteMemory
+from topology.nodes.store.memory_service import MemoryService
 from topology.nodes.store.node import MemoryNode
 from topology.nodes.store.shelf import Wish
 
@@ -94,6 +97,76 @@ def test_a_local_memory_outlives_its_handles_while_something_is_in_it():
         assert handle.fetch_available() == []
 
 
+@pytest.fixture
+def served():
+    """A memory that a server keeps, and a function that opens handles of it."""
+    service, handles = MemoryService(1000, 1 << 20), []
+    with courier.Server("memory") as server:
+        courier.bind_object(server, MemoryHandlers(service))
+
+        def open_one(**options):
+            handles.append(RemoteMemory(server.address, **options))
+            return handles[-1]
+
+        yield service, open_one
+        for handle in handles:
+            handle.close()
+
+
+@pytest.mark.parametrize("packing", [None, "zlib", "auto"])
+def test_a_served_memory_keeps_columns_as_they_are_sent(served, packing):
+    service, open_one = served
+    frames = np.full((10, 84, 84), 7, np.uint8)
+    with pickle.loads(pickle.dumps(open_one(packing=packing))) as handle, handle.writer() as writer:
+        writer.store({"x": frames}, {"a": "b"}, timeout_s=TIMEOUT_S)
+        handle.store_episode({"x": frames, "y": np.zeros(10)}, timeout_s=TIMEOUT_S)
+    kept = service.stats().waiting_bytes
+    if packing == "zlib":
+        assert kept < frames.nbytes / 10
+    elif packing is None:
+        assert kept == 2 * frames.nbytes + 80
+    first, second = open_one().fetch(num_episodes=1, timeout_s=TIMEOUT_S)
+    assert (first.steps, dict(first.meta), second.whole_episode, list(second.columns)) == (
+        10,
+        {"a": "b"},
+        True,
+        ["x", "y"],
+    )
+    for experience in (first, second):
+        np.testing.assert_array_equal(experience.columns["x"], frames)
+
+
+def test_a_writer_of_a_served_memory_waits_for_no_answer_until_enough_is_under_way(served):
+    service, open_one = served
+    filling, handle, reader = open_one(), open_one(packing=None), open_one()
+    filling.store({"x": np.zeros(1000)}, timeout_s=TIMEOUT_S)
+    with handle.writer(max_in_flight=3) as writer:
+        for value in range(3):
+            writer.store({"x": np.full(10, value)}, timeout_s=TIMEOUT_S)
+        with pytest.raises(StoreFull, match="they wait for it still, and nothing more was taken"):
+            writer.store({"x": np.full(10, 3)}, timeout_s=0)
+        with pytest.raises(StoreFull):
+            writer.flush(0)
+        reader.acknowledge(reader.fetch(num_steps=1000, timeout_s=TIMEOUT_S))
+    assert [int(e.columns["x"][0]) for e in reader.fetch(num_steps=30, timeout_s=TIMEOUT_S)] == [0, 1, 2]
+    assert service.stats().stored == 4
+
+
+def test_a_writer_whose_server_goes_away_says_so(served):
+    service, open_one = served
+    writer = open_one().writer(max_in_flight=3)
+    service.store(Ticket("filling", 1), parcel(1000))
+    for _ in range(2):
+        writer.store({"x": np.zeros(10)}, timeout_s=TIMEOUT_S)
+    service.close()
+    with pytest.raises(StoreClosed):
+        writer.flush(TIMEOUT_S)
+    writer.flush(TIMEOUT_S)  # it has told of all that was under way
+    writer.close()
+    with pytest.raises(StoreClosed, match="this writer is closed"):
+        writer.store({"x": np.zeros(10)})
+
+
 @pytest.mark.parametrize("url", ["local", "local:x", "nowhere:1", ""])
 def test_an_address_that_is_none(url):
     with pytest.raises(ValueError, match=r"local:|known kinds"):
@@ -170,6 +243,45 @@ def test_who_comes_too_late_waits_again():
     assert [wait.done() for wait in waits] == [True, True]
     assert len(service.take(reader, wish)) == 1
     assert service.take(reader, wish) is None
+
+
+def stored(service, reader):
+    return [experience.steps for experience in service.take_available(reader, None)]
+
+
+def test_one_that_overtook_another_is_put_behind_it():
+    service = MemoryService(100, 1 << 20)
+    reader = service.attach()
+    third, second = service.store(Ticket("w", 3, after=2), parcel(3)), service.store(Ticket("w", 2, after=1), parcel(2))
+    other = service.store(Ticket("v", 1), parcel(4))
+    assert [third.done(), second.done(), other.done()] == [False, False, True]
+    service.store(Ticket("w", 1), parcel(1))
+    assert [third.done(), second.done()] == [True, True]
+    service.store(Ticket("w", 4, after=3), parcel(5))
+    assert stored(service, reader) == [4, 1, 2, 3, 5]
+
+
+def test_one_stays_behind_another_that_waits_for_room():
+    service = MemoryService(10, 1 << 20)
+    reader = service.attach()
+    service.store(Ticket("v", 1), parcel(8))
+    first, second = service.store(Ticket("w", 1), parcel(5)), service.store(Ticket("w", 2, after=1), parcel(1))
+    assert [first.done(), second.done()] == [False, False]
+    assert service.stats().writers_blocked == 1
+    service.acknowledge([experience.id for experience in service.take_available(reader, None)])
+    assert stored(service, reader) == [5, 1]
+
+
+def test_of_a_writer_that_went_away_nothing_waits_for_what_never_comes():
+    service = MemoryService(10, 1 << 20)
+    early = service.store(Ticket("w", 2, after=1), parcel(2))
+    assert not service.is_empty()
+    early.cancel()
+    assert service.is_empty()
+    late = service.store(Ticket("w", 3, after=2), parcel(2))
+    service.close()
+    with pytest.raises(StoreClosed):
+        late.result(0)
 
 
 def test_closing_the_service_ends_every_wait():

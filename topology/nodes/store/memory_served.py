@@ -14,7 +14,8 @@ from topology.context import try_get_context
 from topology.errors import ConnectionBroken, ProgramStopped, StoreClosed, StoreDeadlineExceeded, StoreFull
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MemoryBackend, MemoryStats
-from topology.nodes.store.memory_service import MemoryService, Ticket
+from topology.nodes.store.memory_offers import Ticket
+from topology.nodes.store.memory_service import MemoryService
 from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.shelf import Wish
 

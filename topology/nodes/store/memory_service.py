@@ -17,19 +17,13 @@ from topology.errors import StoreClosed
 from topology.nodes.store.bounds import check_fits, check_reachable
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory import MemoryStats
+from topology.nodes.store.memory_offers import Offer, Offers, Ticket
 from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.shelf import Shelf, Wish
 
-__all__ = ["MemoryService", "Ticket"]
+__all__ = ["MemoryService"]
 
 _MOST_WRITERS = 65_536  # whose latest experience is remembered; the idlest are forgotten
-
-
-class Ticket(NamedTuple):
-    """Which writer stores, and its how manyth: sent again, it is not stored again."""
-
-    writer: str
-    number: int
 
 
 class _Kept(NamedTuple):
@@ -40,13 +34,6 @@ class _Kept(NamedTuple):
     @property
     def whole_episode(self) -> bool:
         return self.experience.whole_episode
-
-
-class _Offer(NamedTuple):
-    ticket: Ticket
-    parcel: Parcel
-    nbytes: int
-    accepted: Future[str]
 
 
 class _Wait(NamedTuple):
@@ -72,7 +59,7 @@ class MemoryService:
         self._held: dict[str, _Kept] = {}  # delivered and not acknowledged, in order
         self._steps = 0
         self._bytes = 0
-        self._offers: deque[_Offer] = deque()
+        self._offers = Offers()
         self._waits: deque[_Wait] = deque()
         self._latest: OrderedDict[str, tuple[int, str]] = OrderedDict()
         self._reader = 0
@@ -85,19 +72,21 @@ class MemoryService:
     def store(self, ticket: Ticket, parcel: Parcel) -> Future[str]:
         """Takes `parcel`, whose arrays are its own from now on, when there is room. First come, first served.
 
+        One whose ticket names another waits for that, too, whichever of them comes here first.
+
         Raises:
             ValueError: it is larger than the whole memory.
         """
         nbytes = sum(array.nbytes for array in parcel.columns.values())
         check_fits(parcel.steps, nbytes, *self.bounds)
-        offer = _Offer(ticket, parcel, nbytes, Future())
+        offer = Offer(ticket, parcel, nbytes, Future())
         with self._lock:
             self._check_open()
-            number, known = self._latest.get(ticket.writer, (-1, ""))
+            number, known = self._latest.get(ticket.writer, (0, ""))
             if number == ticket.number:
                 offer.accepted.set_result(known)
                 return offer.accepted
-            self._offers.append(offer)
+            self._offers.add(offer, accepted=number)
             ended = self._advance()
         _run(ended)
         return offer.accepted
@@ -105,10 +94,10 @@ class MemoryService:
     def withdraw(self, ticket: Ticket) -> str | None:
         """Takes back what waits for room; the id when it was taken meanwhile."""
         with self._lock:
-            number, known = self._latest.get(ticket.writer, (-1, ""))
+            number, known = self._latest.get(ticket.writer, (0, ""))
             if number == ticket.number:
                 return known
-            self._offers = deque(offer for offer in self._offers if offer.ticket != ticket)
+            self._offers.withdraw(ticket)
             ended = self._advance()  # it may have been the one that did not fit
         _run(ended)
         return None
@@ -195,7 +184,7 @@ class MemoryService:
                 waiting_steps=shelf.steps,
                 waiting_episodes=shelf.episodes,
                 waiting_bytes=shelf.nbytes,
-                writers_blocked=len(self._offers),
+                writers_blocked=self._offers.writers,
             )
 
     def explain(self) -> str:
@@ -205,7 +194,7 @@ class MemoryService:
             return (
                 f"{shelf.steps} steps ({shelf.episodes} episodes, {shelf.nbytes} bytes) wait for the reader and "
                 f"{sum(kept.steps for kept in held)} are delivered and not acknowledged, of max_steps="
-                f"{self.bounds[0]} and max_bytes={self.bounds[1]}; {len(self._offers)} writers wait for room"
+                f"{self.bounds[0]} and max_bytes={self.bounds[1]}; {self._offers.writers} writers wait for room"
             )
 
     def is_empty(self) -> bool:
@@ -217,8 +206,8 @@ class MemoryService:
         """Ends every wait with `StoreClosed`."""
         with self._lock:
             self._closed = True
-            futures: list[Future[Any]] = [*(o.accepted for o in self._offers), *(w.there for w in self._waits)]
-            self._offers.clear()
+            offers = self._offers.clear()
+            futures: list[Future[Any]] = [*(o.accepted for o in offers), *(w.there for w in self._waits)]
             self._waits.clear()
         for future in futures:
             if future.set_running_or_notify_cancel():
@@ -243,8 +232,8 @@ class MemoryService:
     def _advance(self) -> list[Callable[[], None]]:
         """Lets pass what can, the lock held; returns what is to be done without it."""
         ended: list[Callable[[], None]] = []
-        while self._offers and self._fits(self._offers[0]):
-            offer = self._offers.popleft()
+        while (offer := self._offers.first) is not None and self._fits(offer):
+            self._offers.pop()
             if offer.accepted.set_running_or_notify_cancel():
                 ended.append(_completion(offer.accepted, self._accept(offer)))
         waits, self._waits = self._waits, deque()
@@ -257,13 +246,13 @@ class MemoryService:
                 self._waits.append(wait)
         return ended
 
-    def _fits(self, offer: _Offer) -> bool:
+    def _fits(self, offer: Offer) -> bool:
         if offer.accepted.cancelled():
             return True  # its writer has gone: it goes, too
         max_steps, max_bytes = self.bounds
         return self._steps + offer.parcel.steps <= max_steps and self._bytes + offer.nbytes <= max_bytes
 
-    def _accept(self, offer: _Offer) -> str:
+    def _accept(self, offer: Offer) -> str:
         parcel, id_ = offer.parcel, f"{self._prefix}-{self._stored}"
         for array in parcel.columns.values():
             array.setflags(write=False)  # it may have to be delivered again

@@ -42,7 +42,7 @@ class MemoryNode(Node[MemoryHandle]):
 
     Args:
         max_steps: most steps it keeps.
-        max_bytes: most bytes of columns it keeps.
+        max_bytes: most bytes of columns it keeps, packed where their writers pack them.
 
     Raises:
         ValueError: a bound is below 1.

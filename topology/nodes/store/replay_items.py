@@ -1,45 +1,35 @@
 """Experience as items of a replay table, and back.
 
-An item has a head, which is a piece of JSON in an array of bytes, and the columns as they are, except for dtypes that
-replay does not keep as memory (dates, text, bfloat16, ...): these travel as bytes.
+An item has a row of bytes for each step. Together they are the frame of `codec`, filled up, with its size in the last 8
+bytes: so the table can count steps, whatever they are made of, and columns may be packed.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from topology.errors import StoreDataError
 from topology.nodes import replay
 from topology.nodes.replay.messages import SampleBatch
-from topology.nodes.store.codec import Array, check_meta
-from topology.nodes.store.dtypes import dtype_of
+from topology.nodes.store.codec import MAX_BYTES, Array, decode, encode, size_of
 from topology.nodes.store.experience import Experience, check_columns
+from topology.nodes.store.packing import Packer
 from topology.nodes.store.parcel import Parcel
 
-__all__ = ["Item", "Packed", "items_of", "pack"]
+__all__ = ["Frame", "Item", "items_of", "pack"]
 
-_HEAD_BYTES = 256  # heads are filled up to a multiple, so that most have one shape
-_AS_THEY_ARE = "biufc"
+_SIZE = np.dtype("<u8")
+_LEAST_WIDTH = 32
+_ID, _EPISODE, _META = "id", "episode", "."  # keys beside the frame's columns; those of its writer begin with a dot
 
 
-class Packed(NamedTuple):
-    """What a writer appends: a step with the head, then the steps of the experience.
+class Frame(NamedTuple):
+    """An experience on its way: `rows` [T, width] of bytes."""
 
-    Attributes:
-        form: equal for what one writer of replay can write.
-    """
-
-    head: Array
-    columns: dict[str, Array]
-    steps: int
-
-    @property
-    def form(self) -> tuple[Any, ...]:
-        return self.head.size, *((column.dtype.str, column.shape[1:]) for column in self.columns.values())
+    id: str
+    rows: Array
 
 
 class Item(NamedTuple):
@@ -61,24 +51,43 @@ class Item(NamedTuple):
         return self.experience.whole_episode
 
 
-def pack(parcel: Parcel, id_: str) -> Packed:
-    """A parcel as an item."""
-    names, columns = [], {}
-    for number, (name, column) in enumerate(parcel.columns.items()):
-        array = np.ascontiguousarray(column)
-        text = None
-        if array.dtype.kind not in _AS_THEY_ARE:
-            text = array.dtype.str if array.dtype.kind != "V" else array.dtype.name
-            array = array.view("u1").reshape(*array.shape, array.dtype.itemsize)
-        names.append([name, text])
-        columns[f"{number:04}"] = array
-    head = json.dumps([id_, parcel.whole_episode, parcel.meta, names]).encode()
-    head += b" " * (-len(head) % _HEAD_BYTES)
-    return Packed(np.frombuffer(head, "u1"), columns, parcel.steps)
+def pack(parcel: Parcel, id_: str, packer: Packer, width: int) -> Frame:
+    """A parcel as an item.
+
+    Args:
+        parcel: the experience.
+        id_: its id.
+        packer: says how columns are packed.
+        width: of rows, in bytes, to be kept to if that suits.
+    """
+    nbytes = sum(column.nbytes for column in parcel.columns.values())
+    packing = packer.choose() if nbytes <= MAX_BYTES else None  # a reader unpacks no more
+    meta = {_ID: id_, _EPISODE: parcel.whole_episode, **{_META + key: value for key, value in parcel.meta.items()}}
+    parts = encode(parcel.columns, meta, packing=packing)
+    size = size_of(parts)
+    if packing is not None:
+        packer.note(nbytes, size)
+    needed = -(-(size + _SIZE.itemsize) // parcel.steps)
+    if not needed <= width <= 2 * needed:
+        width = _round_up(needed)
+    rows = np.empty((parcel.steps, width), "u1")
+    memory, end = rows.reshape(-1), 0
+    for part in parts:
+        memory[end : end + len(part)] = np.frombuffer(part, "u1")
+        end += len(part)
+    memory[end:] = 0
+    memory[-_SIZE.itemsize :].view(_SIZE)[0] = size
+    return Frame(id_, rows)
+
+
+def _round_up(width: int) -> int:
+    """To one of four numbers between powers of two, so that the server sees few."""
+    unit = max(_LEAST_WIDTH, 1 << max(width - 1, 1).bit_length() - 1) // 4
+    return max(_LEAST_WIDTH, -(-width // unit) * unit)
 
 
 def items_of(client: replay.Client, batch: SampleBatch) -> list[Item]:
-    """The items of a batch, in its order. The columns are views of it, and read-only.
+    """The items of a batch, in its order. The columns are views of it where they were not packed, and read-only.
 
     Raises:
         StoreDataError: an item is not what `pack` makes.
@@ -89,8 +98,8 @@ def items_of(client: replay.Client, batch: SampleBatch) -> list[Item]:
         positions = range(batch.keys.size) if group.positions is None else group.positions.tolist()
         for row, position in enumerate(positions):
             try:
-                experience = _experience(data["head"][row].tobytes(), data["columns"], row)
-            except (KeyError, TypeError, ValueError, IndexError) as error:
+                experience = _experience(data[row])
+            except (KeyError, TypeError, ValueError, IndexError, StoreDataError) as error:
                 raise StoreDataError(f"an item of the memory's table was not stored as experience: {error}") from error
             nbytes = sum(column.nbytes for column in experience.columns.values())
             key, delivered = int(batch.keys[position]), bool(batch.priorities[position])
@@ -98,17 +107,11 @@ def items_of(client: replay.Client, batch: SampleBatch) -> list[Item]:
     return [items[position] for position in sorted(items)]
 
 
-def _experience(head: bytes, columns: dict[str, Array], row: int) -> Experience:
-    id_, whole_episode, meta, names = json.loads(head)
-    arrays = dict(_columns(names, columns, row))
+def _experience(rows: Array) -> Experience:
+    memory = rows.reshape(-1)
+    memory.setflags(write=False)
+    size = int(memory[-_SIZE.itemsize :].view(_SIZE)[0])
+    arrays, meta = decode(memory.data[:size], max_bytes=max(MAX_BYTES, size))
     check_columns(arrays)
-    return Experience(arrays, check_meta(meta), bool(whole_episode), str(id_))
-
-
-def _columns(names: list[tuple[str, str | None]], columns: dict[str, Array], row: int) -> Iterator[tuple[str, Array]]:
-    for number, (name, text) in enumerate(names):
-        array: Array = columns[f"{number:04}"][row]
-        if text is not None:
-            array = np.ascontiguousarray(array).view(dtype_of(text)).reshape(array.shape[:-1])
-        array.setflags(write=False)
-        yield name, array
+    own = {key[len(_META) :]: value for key, value in meta.items() if key.startswith(_META)}
+    return Experience(arrays, own, bool(meta[_EPISODE]), str(meta[_ID]))

@@ -1,75 +1,158 @@
-"""How experience gets into the tables of a replay service: room first, then the experience."""
+"""How experience gets into the tables of a replay service: one at a time, or several on their way."""
 
 from __future__ import annotations
 
 import os
 import secrets
-from typing import Any, final
+from collections.abc import Callable
+from typing import final
 
-import numpy as np
-
-from topology.errors import ReplayDeadlineExceeded
+from topology.clock import Deadline
+from topology.errors import ReplayDeadlineExceeded, StoreClosed, StoreFull
 from topology.nodes import replay
+from topology.nodes.store.memory_writer import MemoryWriter
+from topology.nodes.store.packing import Packer
 from topology.nodes.store.parcel import Parcel
-from topology.nodes.store.replay_items import Packed, pack
+from topology.nodes.store.replay_items import Frame, pack
 
-__all__ = ["ReplayWriter"]
+__all__ = ["ReplayPipeline", "ReplayWriter"]
 
-_LEAST_S = 0.1  # what the confirmation of room may take, however little time there is for it to come
+_LEAST_S = 0.1  # what a confirmation may take, however little time there is for room to come
+_ITEMS = 2  # of an experience: itself, and the bell
+_MOST_WIDTHS = 8  # of rows, each of which is a column of its own, with memory for every step at the server
+_MOST_MESSAGES = 3  # of a writer of replay, which blocks for as long as more are under way
 
 
 @final
 class ReplayWriter:
     """For one thread at a time.
 
+    An experience and the ring of the bell are one message. The bell may ring before there is room for the experience,
+    which only the reader can make: it looks by itself after it has.
+
     Args:
         client: of the replay server.
         name: of the memory.
+        packer: says how columns are packed.
     """
 
-    def __init__(self, client: replay.Client, name: str) -> None:
+    def __init__(self, client: replay.Client, name: str, packer: Packer) -> None:
         self._client = client
         self._name = name
+        self._packer = packer
         self._ids = secrets.token_hex(6)
         self._number = 0
-        self._room: replay.TrajectoryWriter | None = None
-        self._reserved = 0  # steps for which room was asked for, and that are not written
-        self._data: replay.TrajectoryWriter | None = None
-        self._form: tuple[Any, ...] = ()
+        self._writer: replay.TrajectoryWriter | None = None
+        self._widths: set[int] = set()  # of the writer's columns
+        self._width = 0
 
-    def reserve(self, steps: int, timeout_s: float) -> bool:
-        """Takes room for so many steps; whether it came in that time. What was asked for in vain counts next time."""
-        if self._room is None:
-            self._room = self._client.trajectory_writer(1)
-        more = steps - self._reserved
-        if more > 0:
-            self._room.append_batch({"step": np.zeros(more, "u1")})
-            self._room.create_items(f"{self._name}.room", [0.0] * more, {"step": self._room.history["step"][-1:]})
-            self._reserved = steps
+    def pack(self, parcel: Parcel) -> Frame:
+        """An experience to be sent, with an id of its own."""
+        self._number += 1
+        id_ = f"{self._ids}-{os.getpid()}-{self._number}"  # a fork counts on from here, too
+        frame = pack(parcel, id_, self._packer, self._width)
+        self._width = frame.rows.shape[1]
+        return frame
+
+    def takes(self, frame: Frame) -> bool:
+        """Whether it can be sent behind those that are under way; otherwise all of these must be confirmed first."""
+        return frame.rows.shape[1] in self._widths or len(self._widths) < _MOST_WIDTHS
+
+    def send(self, frame: Frame) -> None:
+        """Sends it. Blocks while as many messages are under way as a writer of replay allows."""
+        if not self.takes(frame):
+            self.close()
+        if self._writer is None:
+            self._writer = self._client.trajectory_writer(1)
+        steps, width = frame.rows.shape
+        self._widths.add(width)
+        column = f"{width}"
+        self._writer.append_batch({column: frame.rows})
+        written = self._writer.history[column]
+        with self._writer.one_message():
+            self._writer.create_item(self._name, 0.0, written[-steps:])
+            self._writer.create_item(f"{self._name}.bell", 0.0, written[-1])
+
+    def confirm(self, most: int, timeout_s: float) -> bool:
+        """Waits until at most so many experiences are not in the memory; whether that came in time."""
+        if self._writer is None:
+            return True
         try:
-            self._room.flush(self._reserved - steps, timeout_ms=int(1000 * max(_LEAST_S, timeout_s)))
+            self._writer.flush(_ITEMS * most, timeout_ms=int(1000 * max(_LEAST_S, timeout_s)))
         except ReplayDeadlineExceeded:
             return False
         return True
 
-    def write(self, parcel: Parcel) -> str:
-        """Writes what room was taken for; its id, when the server has it."""
-        self._number += 1
-        id_ = f"{self._ids}-{os.getpid()}-{self._number}"  # a fork counts on from here, too
-        packed = pack(parcel, id_)
-        if self._data is None or self._form != packed.form:
-            if self._data is not None:
-                self._data.close()
-            self._data, self._form = self._client.trajectory_writer(2), packed.form
-        self._append(self._data, packed)
-        self._reserved -= parcel.steps
-        return id_
+    def take_back(self) -> bool:
+        """Takes back what is not in the memory; whether there was something."""
+        return self._writer is not None and self._writer.take_back(self._name) > 0
 
-    def _append(self, writer: replay.TrajectoryWriter, packed: Packed) -> None:
-        writer.append({"head": packed.head})
-        writer.append_batch({"columns": packed.columns})
-        head = writer.history["head"][-packed.steps - 1]
-        columns = {name: writer.history["columns"][name][-packed.steps :] for name in packed.columns}
-        writer.create_item(self._name, 0.0, {"head": head, "columns": columns})
-        writer.create_item(f"{self._name}.bell", 0.0, {"head": head})
-        writer.flush()
+    def close(self) -> None:
+        """Lets go of what the server holds for it; does not wait."""
+        if self._writer is not None:
+            self._writer.close()
+        self._writer = None
+        self._widths = set()
+
+
+@final
+class ReplayPipeline(MemoryWriter):
+    """Sends one after the other, and hears later that they are stored.
+
+    Args:
+        writer: of its own.
+        told: runs what speaks to the server, and says what went wrong in the words of this room.
+        check: raises what `store` is to raise.
+        max_in_flight: experiences under way.
+        explain: says how the memory is, for the error's text.
+        slice_s: of a wait, after which it looks whether the handle is closed.
+    """
+
+    def __init__(
+        self,
+        writer: ReplayWriter,
+        told: Callable[[Callable[[], bool | None]], bool | None],
+        check: Callable[[int], None],
+        *,
+        max_in_flight: int,
+        explain: Callable[[], str],
+        slice_s: float,
+    ) -> None:
+        self._writer = writer
+        self._told = told
+        self._check = check
+        self._most = min(max_in_flight, _MOST_MESSAGES)
+        self._explain = explain
+        self._slice_s = slice_s
+        self._closed = False
+
+    def _store(self, parcel: Parcel, deadline: Deadline) -> None:
+        if self._closed:
+            raise StoreClosed("this writer is closed; open another")
+        self._check(parcel.steps)
+        frame = self._writer.pack(parcel)
+        self._settle(self._most - 1 if self._writer.takes(frame) else 0, deadline)
+        self._told(lambda: self._writer.send(frame))
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        self._settle(0, Deadline(timeout_s))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._writer.close()
+
+    def _settle(self, most: int, deadline: Deadline) -> None:
+        while not self._told(lambda: self._writer.confirm(most, slice_of(deadline, self._slice_s))):
+            self._check(0)
+            if deadline.expired:
+                raise StoreFull(
+                    "no room for what was stored before came in the time allowed; it waits for it still, and nothing "
+                    f"more was taken: {self._explain()}"
+                )
+
+
+def slice_of(deadline: Deadline, slice_s: float) -> float:
+    """What is left of the time, or a slice of it, in seconds."""
+    left_s = deadline.remaining()
+    return slice_s if left_s is None else min(slice_s, left_s)

@@ -1,0 +1,156 @@
+"""How a reader gets experience out of the tables of a replay service."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable
+from typing import final
+
+import numpy as np
+
+from topology.errors import ReplayDeadlineExceeded, StoreClosed
+from topology.nodes import replay
+from topology.nodes.replay.links import SampleCallArguments
+from topology.nodes.store.replay_items import Item, items_of
+from topology.nodes.store.shelf import Shelf
+
+__all__ = ["ReplayReader"]
+
+_ANSWER_S = 1.0  # in which a table gives what was in it a moment ago
+_MOST_ITEMS = 32  # in one batch: what the reader has not asked for had better stay where it is
+_NOBODY = bytes(16)  # who reads a memory that was deleted
+_RING = np.zeros(1, "u1")
+
+
+@final
+class ReplayReader:
+    """What is known of the table, and what of it was not handed out. Not thread-safe, but for `sleep`.
+
+    Attributes:
+        shelf: what was read and not handed out.
+        sleepers: threads that are in `sleep`, or about to be.
+
+    Args:
+        client: of the replay server.
+        name: of the memory.
+    """
+
+    def __init__(self, client: replay.Client, name: str) -> None:
+        self.shelf: Shelf[Item] = Shelf()
+        self.sleepers = 0
+        self._client = client
+        self._name = name
+        self._reader: bytes | None = None
+        self._known: dict[str, tuple[int, int]] = {}  # key and steps of what is in the table and was read
+
+    @property
+    def is_reader(self) -> bool:
+        """Whether it has ever become the reader of the memory."""
+        return self._reader is not None
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """How many experiences are handed out and not let go of, and their steps."""
+        steps = sum(steps for _, steps in self._known.values())
+        return len(self._known) - len(self.shelf), steps - self.shelf.steps
+
+    def recover(self) -> None:
+        """Becomes the reader, and begins anew."""
+        self._reader = secrets.token_bytes(16)
+        self._name_reader(self._reader)
+        self.shelf.clear()
+        self._known.clear()
+        self._read_all()
+
+    def depose(self) -> None:
+        """Tells the reader, whoever it is, to begin anew."""
+        self._name_reader(_NOBODY)
+
+    def _name_reader(self, reader: bytes) -> None:
+        self._client.insert(np.frombuffer(reader, "u1"), {f"{self._name}.reader": 1.0})
+
+    def read_on(self, is_enough: Callable[[], bool]) -> None:
+        """Puts on the shelf what is new, until that is enough.
+
+        Raises:
+            StoreClosed: another handle has become the reader.
+        """
+        newest, size = self._look(with_size=not is_enough())
+        if newest == _NOBODY:
+            self.recover()
+            return
+        if newest != self._reader:
+            raise StoreClosed(
+                f"another handle has become the reader of memory {self._name!r}, and gets what was not acknowledged; a "
+                "memory has one reader at a time. recover() takes it back"
+            )
+        new = size - len(self._known)
+        try:
+            while new > 0 and not is_enough():
+                items = self._sample(min(new, _MOST_ITEMS))
+                self._keep(items)
+                new -= len(items)
+        except ReplayDeadlineExceeded:  # they are not there any more
+            self.recover()
+            return
+        if not is_enough() and len(self._known) != size and len(self._known) != self._size():
+            # Somebody else has deleted items, the server has begun anew, or what was read was lost on the way.
+            self.recover()
+
+    def _look(self, *, with_size: bool) -> tuple[bytes, int]:
+        """Who reads, and if wanted how many items there are; asked at the same time."""
+        if self._reader is None:
+            return _NOBODY, 0
+        info = self._client.link.submit("server_info") if with_size else None
+        try:
+            newest: bytes = self._client.sample_batch(f"{self._name}.reader", 1, timeout_s=_ANSWER_S).data.tobytes()
+        except ReplayDeadlineExceeded:
+            newest = _NOBODY  # the server has begun anew
+        except BaseException:
+            if info is not None:
+                info.cancel()  # nobody will ask what became of it
+            raise
+        return newest, 0 if info is None else info.result()[self._name].current_size
+
+    def _size(self) -> int:
+        return self._client.server_info()[self._name].current_size
+
+    def _read_all(self) -> None:
+        # What was read goes behind all else in the table, so that this ends; and what was delivered before had been
+        # behind what was not, but is to go in front of it.
+        items: dict[int, Item] = {}
+        while (missing := self._size() - len(items)) > 0:
+            with contextlib.suppress(ReplayDeadlineExceeded):  # they are not there any more
+                for item in self._sample(min(missing, _MOST_ITEMS)):
+                    items.setdefault(item.key, item)
+        self._keep(sorted(items.values(), key=lambda item: not item.delivered))  # keeps the order of both
+
+    def _sample(self, count: int) -> list[Item]:
+        batch = self._client.link.sample(SampleCallArguments(self._name, count, _ANSWER_S, distinct=True))
+        marked = self._client.link.submit("update_priorities", self._name, batch.keys, np.ones(batch.keys.size))
+        try:
+            return items_of(self._client, batch)
+        finally:
+            marked.result()
+
+    def _keep(self, items: list[Item]) -> None:
+        for item in items:
+            if item.experience.id not in self._known:
+                self._known[item.experience.id] = item.key, item.steps
+                self.shelf.add(item)
+
+    def sleep(self, at_most_s: float) -> None:
+        """Sleeps until something may be new, for so many seconds at most."""
+        with contextlib.suppress(ReplayDeadlineExceeded):
+            self._client.sample_batch(f"{self._name}.bell", 1, timeout_s=at_most_s)
+
+    def let_go(self, ids: list[str]) -> None:
+        """Deletes what was handed out; what is not known is ignored."""
+        known = [self._known.pop(id_, None) for id_ in ids]
+        keys = [each[0] for each in known if each is not None]
+        if not keys:
+            return
+        self._client.mutate_priorities(self._name, deletes=keys)
+        if self.sleepers:  # what comes in now, since there is room, rang the bell before
+            self._client.insert(_RING, {f"{self._name}.bell": 0.0})
