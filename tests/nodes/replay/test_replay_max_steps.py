@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topology.errors import ReplayDeadlineExceeded
+from topology.errors import ReplayDeadlineExceeded, ReplayError
 from topology.nodes import replay
 from topology.nodes.replay import rate_limiters, selectors
 from topology.nodes.replay.service import ReplayService
@@ -182,6 +182,42 @@ def test_steps_are_let_go_of_with_what_was_taken_back():
         client.reset("table")
         writer.close()
         assert server._service.store.live_rows == 0
+
+
+# --- waiting for inserts ----------------------------------------------------------------------------------------------
+
+
+def test_who_waits_for_inserts_hears_of_the_next_one_that_gets_in():
+    with replay.Server([bounded(10)]) as server, replay.Client(server.address) as client:
+        service, writer = server._service, client.trajectory_writer(1)
+        write(writer, 10)
+        writer.flush(timeout_ms=DEADLINE_MS)
+        assert client.wait_for_inserts("table", 0, 20) == 1
+        waits = [service.wait_for_inserts("table", 1) for _ in range(2)]
+        write(writer, 4)  # there is no room
+        with pytest.raises(ReplayDeadlineExceeded):
+            writer.flush(timeout_ms=AT_ONCE_MS)
+        assert [wait.done() for wait in waits] == [False, False]
+        client.mutate_priorities("table", deletes=client.sample_batch("table", 1).info.key.tolist())
+        assert [wait.result(20) for wait in waits] == [2, 2]
+        waits = [service.wait_for_inserts("table", 2) for _ in range(2)]
+        client.reset("table")
+        assert [wait.result(20) for wait in waits] == [0, 0]
+
+
+def test_who_waits_for_inserts_in_vain_hears_the_same_number_and_is_forgotten(open_client):
+    table = bounded(10)
+    client = open_client(table)
+    assert client.wait_for_inserts("table", 0, 0.01) == 0
+    watch = table.watch_inserts(0)
+    watch.future.cancel()
+    assert not table._insert_watches._watches
+    table.end_watch(watch)
+    waits = [client.link.submit("wait_for_inserts", "table", 0) for _ in range(2)]
+    table.close("the test says so")
+    for wait in [*waits, client.link.submit("wait_for_inserts", "table", 0)]:
+        with pytest.raises(ReplayError, match="the test says so"):
+            wait.result(20)
 
 
 # --- one message ------------------------------------------------------------------------------------------------------

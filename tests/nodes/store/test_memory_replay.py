@@ -166,15 +166,16 @@ def test_a_thread_that_waits_is_woken_by_what_comes_when_another_makes_room(begi
     writer.store(steps(10, 1))
     got = reader.fetch(num_steps=10, timeout_s=DEADLINE_S)
     with writer.writer() as late, ThreadPoolExecutor(1) as pool:
-        late.store(steps(10, 2), timeout_s=DEADLINE_S)  # waits for room, and has rung the bell
+        late.store(steps(10, 2), timeout_s=DEADLINE_S)  # waits for room
         reader.fetch_available()
         monkeypatch.setattr(memory_replay, "_SLICE_S", 1000.0)  # nobody looks by himself
         waiting = pool.submit(reader.fetch, num_steps=10, timeout_s=DEADLINE_S)
-        bell = memory.server.tables[f"{NAME}.bell"]
+        watches = memory.server.tables[NAME]._insert_watches
         for _ in range(int(DEADLINE_S / 0.01)):
-            if reader._reader.sleepers and bell.info.rate_limiter_info.sample_stats.pending:
+            if watches._watches:
                 break
             threading.Event().wait(0.01)
+        assert watches._watches
         reader.acknowledge(got)
         assert values(waiting.result(DEADLINE_S)) == [2]
 

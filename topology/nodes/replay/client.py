@@ -356,6 +356,22 @@ class Client:
         """Memory shared with the server; None for none."""
         return self._link.regions
 
+    def wait_for_inserts(self, table: str, known: int, timeout_s: float | None = None) -> int:
+        """How many items were inserted, as `server_info` counts them, once that is another number than `known`.
+
+        Samples nothing: for those who look for what is new by other means.
+
+        Args:
+            table: name of the table.
+            known: the number that there was.
+            timeout_s: limit in seconds, after which the number is the same; None waits for ever.
+
+        Raises:
+            TableNotFound: there is no such table.
+        """
+        count: int = self._link.call("wait_for_inserts", table, known, check_timeout("timeout_s", timeout_s))
+        return count
+
     def take_back(self, table: str, writer: int, count: int) -> int:
         """See `TrajectoryWriter.take_back`."""
         number: int = self._link.call("take_back", table, writer, count)

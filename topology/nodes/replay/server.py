@@ -69,6 +69,10 @@ class _Handlers:
         return self._service.sample_some(table, at_most, timeout_s, landing)
 
     @courier.asynchronous
+    def wait_for_inserts(self, table: str, known: int, timeout_s: float | None = None) -> Future[int]:
+        return self._service.wait_for_inserts(table, known, timeout_s)
+
+    @courier.asynchronous
     def lend_memory(self, address: MemoryAddress) -> Future[None]:
         return self._service.lent_memory.lend(address)
 

@@ -242,6 +242,18 @@ class ReplayService:
         """Removes items, keys [n]; returns how many were in the table."""
         return find_table(self.tables, table).delete(keys)
 
+    def wait_for_inserts(self, table: str, known: int, timeout_s: float | None = None) -> Future[int]:
+        """How many items were inserted, once that is another number than `known`, or the time is over.
+
+        Cancelling the future ends the wait.
+        """
+        found = find_table(self.tables, table)
+        watch = found.watch_inserts(known)
+        if timeout_s is not None and not watch.future.done():
+            cancel_alarm = self._alarms.schedule(timeout_s, functools.partial(found.end_watch, watch))
+            watch.future.add_done_callback(lambda _: cancel_alarm())
+        return watch.future
+
     def take_back(self, table: str, writer: int, count: int) -> int:
         """Lets none of a writer's first `count` items into a table any more. See `Table.take_back`."""
         return find_table(self.tables, table).take_back(writer, count)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from topology.nodes.replay import rate_limiters, selectors
 from topology.nodes.replay.core import TableCore
 from topology.nodes.replay.info import RateLimiterCallStats, RateLimiterInfo, TableInfo
+from topology.nodes.replay.insert_watches import InsertWatch, InsertWatches
 from topology.nodes.replay.messages import ServerStopped
 from topology.nodes.replay.options import TableOptions, check_priorities
 from topology.nodes.replay.rate_limiters import RateLimiter
@@ -75,6 +76,7 @@ class Table:
         self._lock = threading.Lock()
         self._core = TableCore(options)
         self._watch = Stopwatch()
+        self._insert_watches = InsertWatches()
         self._closed: str | None = None
 
     @classmethod
@@ -202,9 +204,27 @@ class Table:
                 self._core.queue(request)
                 ended = self._core.advance()
                 self._watch.end(isinstance(request, SampleRequest), self._core.inserts, self._core.samples)
+                ended += self._insert_watches.over(self._core.limiter.inserts)
         for each in ended:
             each.finish()
         return request in ended
+
+    def watch_inserts(self, known: int) -> InsertWatch:
+        """A wait until another number of items than `known` have been inserted since the table was made or reset."""
+        with self._lock:
+            watch, is_over = self._insert_watches.add(known, self._core.limiter.inserts)
+            if self._closed is not None:
+                watch.error, is_over = ServerStopped(self._closed), True
+        if is_over:
+            watch.finish()
+        return watch
+
+    def end_watch(self, watch: InsertWatch) -> None:
+        """Ends a wait with the number that is known."""
+        with self._lock:
+            ended = self._insert_watches.take(watch)
+        for each in ended:
+            each.finish()
 
     def take_back(self, writer: int, count: int) -> int:
         """Lets none of the first `count` items of a writer in any more; returns how many are not in for that reason.
@@ -247,8 +267,11 @@ class Table:
             core.samples.clear()
             leftover = list(core.leftover)
             core.leftover.clear()
+            watches = self._insert_watches.take_all(core.limiter.inserts, ServerStopped(reason))
         for picks in leftover:
             picks.release()
+        for watch in watches:
+            watch.finish()
         for request in ended:
             request.error = ServerStopped(reason)
             if isinstance(request, SampleRequest):
@@ -267,7 +290,7 @@ class Table:
         """Lets pass what can; the lock is held. Returns the requests that ended."""
         ended = self._core.advance()
         self._watch.note(self._core.inserts, self._core.samples)
-        return ended
+        return ended + self._insert_watches.over(self._core.limiter.inserts)
 
     # -- changes to items ---------------------------------------------------------------------------------------------
 

@@ -1,12 +1,13 @@
 """The memory backend "replay:": in tables of a replay service.
 
 `NAME` has an item for each experience. It stays until it is acknowledged; what was delivered has priority 1, so that
-the least come first. The table lets in only so many steps at a time, and thereby makes writers wait. `NAME.bell` has an
-item while something may be new, and `NAME.reader` says who reads.
+the least come first. The table lets in only so many steps at a time, and thereby makes writers wait. `NAME.reader` says
+who reads.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, final
@@ -37,7 +38,6 @@ def memory_tables(name: str, *, max_steps: int = MAX_STEPS) -> list[replay.Table
     fifo, any_size = replay.selectors.Fifo(), replay.rate_limiters.MinSize(1)
     return [
         replay.Table(name, replay.selectors.MinHeap(), fifo, max_steps, replay.rate_limiters.MaxSteps(max_steps)),
-        replay.Table(f"{name}.bell", fifo, fifo, 1, any_size, max_times_sampled=1),
         replay.Table(f"{name}.reader", fifo, fifo, 1, any_size),
     ]
 
@@ -168,12 +168,8 @@ class ReplayMemory(MemoryBackend):
                     return [item.experience for item in shelf.take(wish)]
                 if deadline.expired:
                     raise StoreDeadlineExceeded(f"{wish} did not come in the time allowed: {self._explain()}")
-                reader.sleepers += 1  # before another thread can make room
-            try:
-                self._told(lambda: reader.sleep(slice_of(deadline, _SLICE_S)))
-            finally:
-                with self._reading:
-                    reader.sleepers -= 1
+                inserts = reader.inserts  # now: another thread may read on
+            self._told(functools.partial(reader.sleep, inserts, slice_of(deadline, _SLICE_S)))
 
     def _fetch_available(self, max_steps: int | None) -> list[Experience]:
         reader, shelf = self._reader, self._reader.shelf
@@ -214,8 +210,7 @@ class ReplayMemory(MemoryBackend):
 
     def _delete(self) -> None:
         self._reader.depose()  # the reader that was knows of items that are no more
-        for table in (self._name, f"{self._name}.bell"):
-            self._client.reset(table)
+        self._client.reset(self._name)
 
     def close(self) -> None:
         self._closed = True

@@ -11,6 +11,7 @@ import numpy as np
 
 from topology.errors import ReplayDeadlineExceeded, StoreClosed
 from topology.nodes import replay
+from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.links import SampleCallArguments
 from topology.nodes.store.replay_items import Item, items_of
 from topology.nodes.store.shelf import Shelf
@@ -20,7 +21,6 @@ __all__ = ["ReplayReader"]
 _ANSWER_S = 1.0  # in which a table gives what was in it a moment ago
 _MOST_ITEMS = 32  # in one batch: what the reader has not asked for had better stay where it is
 _NOBODY = bytes(16)  # who reads a memory that was deleted
-_RING = np.zeros(1, "u1")
 
 
 @final
@@ -29,7 +29,7 @@ class ReplayReader:
 
     Attributes:
         shelf: what was read and not handed out.
-        sleepers: threads that are in `sleep`, or about to be.
+        inserts: how many items had been inserted when the table was looked at last.
 
     Args:
         client: of the replay server.
@@ -38,7 +38,7 @@ class ReplayReader:
 
     def __init__(self, client: replay.Client, name: str) -> None:
         self.shelf: Shelf[Item] = Shelf()
-        self.sleepers = 0
+        self.inserts = 0
         self._client = client
         self._name = name
         self._reader: bytes | None = None
@@ -111,10 +111,15 @@ class ReplayReader:
             if info is not None:
                 info.cancel()  # nobody will ask what became of it
             raise
-        return newest, 0 if info is None else info.result()[self._name].current_size
+        return newest, 0 if info is None else self._note(info.result())
 
     def _size(self) -> int:
-        return self._client.server_info()[self._name].current_size
+        return self._note(self._client.server_info())
+
+    def _note(self, tables: dict[str, TableInfo]) -> int:
+        table = tables[self._name]
+        self.inserts = table.rate_limiter_info.insert_stats.completed
+        return table.current_size
 
     def _read_all(self) -> None:
         # What was read goes behind all else in the table, so that this ends; and what was delivered before had been
@@ -140,17 +145,13 @@ class ReplayReader:
                 self._known[item.experience.id] = item.key, item.steps
                 self.shelf.add(item)
 
-    def sleep(self, at_most_s: float) -> None:
-        """Sleeps until something may be new, for so many seconds at most."""
-        with contextlib.suppress(ReplayDeadlineExceeded):
-            self._client.sample_batch(f"{self._name}.bell", 1, timeout_s=at_most_s)
+    def sleep(self, inserts: int, at_most_s: float) -> None:
+        """Sleeps until something was inserted after `inserts` others, for so many seconds at most."""
+        self._client.wait_for_inserts(self._name, inserts, at_most_s)
 
     def let_go(self, ids: list[str]) -> None:
         """Deletes what was handed out; what is not known is ignored."""
         known = [self._known.pop(id_, None) for id_ in ids]
         keys = [each[0] for each in known if each is not None]
-        if not keys:
-            return
-        self._client.mutate_priorities(self._name, deletes=keys)
-        if self.sleepers:  # what comes in now, since there is room, rang the bell before
-            self._client.insert(_RING, {f"{self._name}.bell": 0.0})
+        if keys:
+            self._client.mutate_priorities(self._name, deletes=keys)

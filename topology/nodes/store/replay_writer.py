@@ -18,7 +18,6 @@ from topology.nodes.store.replay_items import Frame, pack
 __all__ = ["ReplayPipeline", "ReplayWriter"]
 
 _LEAST_S = 0.1  # what a confirmation may take, however little time there is for room to come
-_ITEMS = 2  # of an experience: itself, and the bell
 _MOST_WIDTHS = 8  # of rows, each of which is a column of its own, with memory for every step at the server
 _MOST_MESSAGES = 3  # of a writer of replay, which blocks for as long as more are under way
 
@@ -26,9 +25,6 @@ _MOST_MESSAGES = 3  # of a writer of replay, which blocks for as long as more ar
 @final
 class ReplayWriter:
     """For one thread at a time.
-
-    An experience and the ring of the bell are one message. The bell may ring before there is room for the experience,
-    which only the reader can make: it looks by itself after it has.
 
     Args:
         client: of the replay server.
@@ -68,17 +64,15 @@ class ReplayWriter:
         self._widths.add(width)
         column = f"{width}"
         self._writer.append_batch({column: frame.rows})
-        written = self._writer.history[column]
         with self._writer.one_message():
-            self._writer.create_item(self._name, 0.0, written[-steps:])
-            self._writer.create_item(f"{self._name}.bell", 0.0, written[-1])
+            self._writer.create_item(self._name, 0.0, self._writer.history[column][-steps:])
 
     def confirm(self, most: int, timeout_s: float) -> bool:
         """Waits until at most so many experiences are not in the memory; whether that came in time."""
         if self._writer is None:
             return True
         try:
-            self._writer.flush(_ITEMS * most, timeout_ms=int(1000 * max(_LEAST_S, timeout_s)))
+            self._writer.flush(most, timeout_ms=int(1000 * max(_LEAST_S, timeout_s)))
         except ReplayDeadlineExceeded:
             return False
         return True
