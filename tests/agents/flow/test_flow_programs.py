@@ -32,7 +32,10 @@ QUICK = {
     "impala with a memory": (flow_impala, IMPALAConfig(**SMALL, train_batch_size=40, lstm_size=4)),
     "impala in SYNC": (flow_impala, IMPALAConfig(**SMALL, train_batch_size=40, lstm_size=4, synchronization="sync")),
     "dqn": (flow_dqn, DQNConfig(**SMALL, min_replay_size=100, batch_size=16, updates_per_batch=4)),
-    "dqn, alone": (flow_dqn, DQNConfig(**SMALL, num_actors=0, min_replay_size=100, batch_size=16)),
+    "dqn, alone": (
+        flow_dqn,
+        DQNConfig(**SMALL | {"report_period_s": 3_600.0}, num_actors=0, min_replay_size=100, batch_size=16),
+    ),
 }
 CHAIN = {
     "environment": "memory_chain:5",
@@ -64,6 +67,8 @@ def test_quick_runs_as_threads(tmp_path, name):
     assert (last["evaluator_final"], last["evaluator_episodes"]) == (1, 4)
     assert -1 <= last["evaluator_return"] <= 1
     assert last["actor_steps"] >= 400
+    if config.report_period_s:
+        assert last["actor_steps"] < 440  # at once, not at the next report
     assert last["learner_steps"] >= 2
     assert {"loss", "cur_lr", "episode_return", "progress", "healthy_workers"} <= set(rows[-1]) | {"loss"}
     assert rows[-1]["progress"] == 1.0

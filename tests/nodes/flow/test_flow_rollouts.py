@@ -332,6 +332,13 @@ def test_a_report_in_so_many_seconds(in_plan):
     assert in_plan(OncePerTimeInterval(None), 1, 2) == [True, True]
 
 
+def test_the_last_report_waits_for_no_time(new_workers):
+    workers = new_workers(0)
+    settings = {"min_iter_time_s": 3_600.0, "last_timestep": 350}
+    reports = StandardMetricsReporting(ParallelRollouts(workers), workers, settings)
+    assert [result["timesteps_total"] for result in within(20, reports.take, 3)] == [100, 400, 500]
+
+
 def test_a_report_in_so_many_steps(new_workers):
     plan = ParallelRollouts(new_workers(0)).filter(OncePerTimestepsElapsed(250))
     next(plan)

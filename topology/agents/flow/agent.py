@@ -131,4 +131,7 @@ class FlowAgent(abc.ABC, Generic[ConfigT]):
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """Settings of a plan."""
-        return {"min_iter_time_s": self.config.report_period_s, "seed": self.config.seed, **more}
+        config = self.config
+        # However long the period of reports is, the run ends at the steps that it is to have.
+        gates = {"min_iter_time_s": config.report_period_s, "last_timestep": config.max_actor_steps}
+        return {**gates, "seed": config.seed, **more}

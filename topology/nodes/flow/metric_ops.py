@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,17 +41,32 @@ class OncePerTimeInterval:
     Args:
         delay_s: seconds; None or 0 lets all pass.
         clock: for tests.
+        last_timestep: steps from which on every item passes, whatever the time; None for none.
+        by_steps_trained: whether those are steps trained, or steps sampled.
     """
 
-    def __init__(self, delay_s: float | None, *, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        delay_s: float | None,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        last_timestep: int | None = None,
+        by_steps_trained: bool = False,
+    ) -> None:
         self._delay_s = delay_s or 0.0
         self._clock = clock
         self._last: float | None = None
+        self._last_timestep = math.inf if last_timestep is None else last_timestep
+        self._counter = STEPS_TRAINED_COUNTER if by_steps_trained else STEPS_SAMPLED_COUNTER
 
     def __call__(self, item: Any) -> bool:  # noqa: ARG002 - what passes does not matter
         """Whether it is time."""
         now = self._clock.monotonic()
-        if self._last is not None and now - self._last < self._delay_s:
+        if (
+            self._last is not None
+            and now - self._last < self._delay_s
+            and get_shared_metrics().counters[self._counter] < self._last_timestep
+        ):
             return False
         self._last = now
         return True
@@ -201,6 +217,7 @@ def StandardMetricsReporting(  # noqa: N802 - its name
     """Results of a plan, at most one for each item of `train_op`. `Plan.body` is a plan without them.
 
     Settings: `timesteps_per_iteration` and `min_iter_time_s` from one result to the next, both 0 by default;
+    `last_timestep`, none by default: the steps at which somebody waits for a result, for which no time must pass;
     `metrics_smoothing_episodes`, 100.
     """
     if _bodies_only.get():
@@ -212,4 +229,7 @@ def StandardMetricsReporting(  # noqa: N802 - its name
         by_steps_trained=by_steps_trained,
     )
     steps = OncePerTimestepsElapsed(config.get("timesteps_per_iteration"), by_steps_trained)
-    return train_op.filter(steps).filter(OncePerTimeInterval(config.get("min_iter_time_s"))).for_each(collect)
+    time = OncePerTimeInterval(
+        config.get("min_iter_time_s"), last_timestep=config.get("last_timestep"), by_steps_trained=by_steps_trained
+    )
+    return train_op.filter(steps).filter(time).for_each(collect)
