@@ -149,15 +149,20 @@ def test_packed_columns_take_less_and_come_back(begin, packing):
 def test_a_new_reader_gets_much_that_was_delivered_before_in_order_and_first(begin):
     memory = begin()
     old, new = memory(), memory()
-    with old.writer() as writer:
-        for value in range(100):
-            writer.store(steps(1, value), timeout_s=DEADLINE_S)
+
+    def write(numbers):
+        with old.writer() as writer:
+            for value in numbers:
+                writer.store(steps(1, value), timeout_s=DEADLINE_S)
+
+    write(range(100))
     got = old.fetch(num_steps=70)
     assert values(got) == list(range(70))
     old.acknowledge(got[::2])
+    write(range(100, 140))
     new.recover()
     assert values(new.fetch_available(max_steps=35)) == list(range(1, 70, 2))
-    assert values(new.fetch_available()) == list(range(70, 100))
+    assert values(new.fetch_available()) == list(range(70, 140))
 
 
 def test_a_thread_that_waits_is_woken_by_what_comes_when_another_makes_room(begin, monkeypatch):
