@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -56,20 +55,19 @@ class OncePerTimeInterval:
         self._delay_s = delay_s or 0.0
         self._clock = clock
         self._last: float | None = None
-        self._last_timestep = math.inf if last_timestep is None else last_timestep
+        self._last_timestep = last_timestep
         self._counter = STEPS_TRAINED_COUNTER if by_steps_trained else STEPS_SAMPLED_COUNTER
 
     def __call__(self, item: Any) -> bool:  # noqa: ARG002 - what passes does not matter
         """Whether it is time."""
         now = self._clock.monotonic()
-        if (
-            self._last is not None
-            and now - self._last < self._delay_s
-            and get_shared_metrics().counters[self._counter] < self._last_timestep
-        ):
+        if self._last is not None and now - self._last < self._delay_s and not self._is_last():
             return False
         self._last = now
         return True
+
+    def _is_last(self) -> bool:
+        return self._last_timestep is not None and get_shared_metrics().counters[self._counter] >= self._last_timestep
 
 
 @final
