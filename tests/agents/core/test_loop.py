@@ -3,8 +3,10 @@
 import math
 
 import dm_env
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from dm_env import specs
 
 from topology.agents.core.loop import EnvironmentLoop, EpisodeResult
 from topology.errors import ProgramError
@@ -67,6 +69,64 @@ class Shown(dm_env.Environment):
         raise NotImplementedError
 
     action_spec = observation_spec
+
+
+NUMBERS = specs.Array((2,), np.float32)
+TEAM = {"a": NUMBERS, "b": {"observation": NUMBERS, "action_mask": specs.Array((3,), np.int8)}}
+
+
+class Showing(Idle):
+    """An environment and an actor: shows this."""
+
+    def __init__(self, observation):
+        self.observation = observation
+
+    def reset(self):
+        return dm_env.restart(self.observation)
+
+
+@pytest.mark.parametrize(
+    ("observation", "spec", "fault"),
+    [
+        (np.zeros(2), NUMBERS, r"the observation is float64\[2\], and its spec says float32\[2\]"),
+        (np.zeros(3, np.float32), NUMBERS, r"the observation is float32\[3\], and its spec says float32\[2\]"),
+        ([0.0, 1.0], NUMBERS, r"the observation is a list, and its spec says float32\[2\]"),
+        (None, NUMBERS, r"the observation is a NoneType"),
+        (0.5, specs.Array((), np.float32), r"the observation is float64\[\], and its spec says float32\[\]"),
+        (np.zeros(2, np.float32), TEAM, r"the observation is float32\[2\], and its spec has 'a', 'b'"),
+        ({"a": np.zeros(2, np.float32)}, TEAM, r"the observation has 'a', and its spec has 'a', 'b'"),
+        (
+            {"a": np.zeros(2, np.float32), "b": {"observation": np.zeros(2), "action_mask": np.zeros(3, np.int8)}},
+            TEAM,
+            r"the observation\['b'\]\['observation'\] is float64\[2\]",
+        ),
+    ],
+)
+def test_what_the_spec_does_not_say_is_refused_before_anybody_computes_with_it(observation, spec, fault):
+    environment = Showing(observation)
+    with pytest.raises(ProgramError, match=rf"reset\(\) of the environment Showing does not .* says: {fault}"):
+        EnvironmentLoop(environment, environment, observations=spec).begin()
+
+
+@pytest.mark.parametrize(
+    ("observation", "spec"),
+    [
+        (np.zeros(2, np.float32), NUMBERS),
+        (0.5, specs.Array((), np.float64)),
+        (jnp.zeros(2), NUMBERS),
+        (
+            {
+                "b": {"observation": np.zeros(2, np.float32), "action_mask": np.zeros(3, np.int8)},
+                "a": np.zeros(2, "f4"),
+            },
+            TEAM,
+        ),
+        ("whatever", None),
+    ],
+)
+def test_what_the_spec_says_is_shown(observation, spec):
+    environment = Showing(observation)
+    assert EnvironmentLoop(environment, environment, observations=spec).begin().observation is observation
 
 
 class Seeing(Idle):

@@ -113,6 +113,21 @@ def test_observations_that_are_not_finite_are_named(name):
         run_local(make(name, length=3, shows=np.nan))
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_observations_that_are_not_of_their_spec_are_named(several):
+    wrong = DQNConfig(num_actors=1, environments_per_actor=1 + several, max_actor_steps=60, **REPLAY)
+
+    class Wrong(Odd):
+        def _observation(self):
+            return np.zeros((3,))
+
+    def environment():
+        return Wrong(specs.Array((3,), np.float32), specs.DiscreteArray(2))
+
+    with pytest.raises(ProgramError, match=r"environment Wrong .* the observation is float64\[3\], .* float32\[3\]"):
+        run_local(DQN(wrong, environment))
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_rewards_that_are_not_finite_are_refused(name, monkeypatch):
     monkeypatch.setattr(dm_env, "transition", lambda reward, observation: dm_env.TimeStep(1, np.nan, 1.0, observation))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 from typing import Any, Generic, TypeVar
 
 import dm_env
@@ -121,18 +122,20 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
         environments = [self.make_environment(index) for index in indices]
         adders = [self.make_adder(replay, max_in_flight=max_in_flight) for _ in indices]
         closables = (*adders, *environments)
+        make_loop = functools.partial(
+            VectorLoop, environments, adders, exploration=exploration, observations=self.spec.observations
+        )
         if served:
             server = ServedPolicy(source)
-            loop = VectorLoop(environments, adders, agent=self.make_policy(), policy=server, exploration=exploration)
-            return ActorParts(loop, server, closables)
+            return ActorParts(make_loop(agent=self.make_policy(), policy=server), server, closables)
         client = self.make_variable_client(source, in_background=True)
         if len(indices) == 1:
             actor = self.make_actor(client, exploration=exploration, adder=adders[0])
-            return ActorParts(EnvironmentLoop(environments[0], actor), client, closables)
+            loop = EnvironmentLoop(environments[0], actor, observations=self.spec.observations)
+            return ActorParts(loop, client, closables)
         agent = self.make_policy()
         policy = LocalPolicy(agent, client, seed=self.seed(EXPLORATION))
-        loop = VectorLoop(environments, adders, agent=agent, policy=policy, exploration=exploration)
-        return ActorParts(loop, client, closables)
+        return ActorParts(make_loop(agent=agent, policy=policy), client, closables)
 
     def make_evaluation_loop(self, client: VariableClient, stop: StopToken) -> EnvironmentLoop:
         """Plays with the weights of `client` until asked to stop."""
@@ -141,6 +144,7 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
             self.make_evaluation_actor(client),
             should_stop=stop.is_set,
             max_episode_steps=self.config.max_evaluation_steps,
+            observations=self.spec.observations,
         )
 
     @abc.abstractmethod

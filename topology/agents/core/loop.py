@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, final
 
 import dm_env
 
+from topology.agents.core.observations import observation_fault
 from topology.agents.core.types import Actor
 from topology.errors import ProgramError
 
@@ -47,6 +48,7 @@ class EnvironmentLoop:
         actor: chooses the actions and sees every step.
         should_stop: asked before every action; when true the episode is abandoned.
         max_episode_steps: steps after which `run_episode` cuts an episode off; None for never.
+        observations: spec of what the environment shows; None for whatever it is.
     """
 
     def __init__(
@@ -56,11 +58,13 @@ class EnvironmentLoop:
         *,
         should_stop: Callable[[], bool] = _never,
         max_episode_steps: int | None = None,
+        observations: Any = None,
     ) -> None:
         self._environment = environment
         self._actor = actor
         self._should_stop = should_stop
         self._max_episode_steps = max_episode_steps
+        self._observations = observations
         self._has_warned = False
         self._timestep: dm_env.TimeStep | None = None
         self._return = 0.0
@@ -95,7 +99,7 @@ class EnvironmentLoop:
         """Takes one action, beginning an episode if none is open; the result when that was its last one.
 
         Raises:
-            ProgramError: the step has no reward or discount, or one that is not a finite number.
+            ProgramError: the step has no reward or discount, or one that is not a finite number; or as `begin`.
         """
         action = self._actor.select_action(self.begin().observation)
         self._timestep = self._environment.step(action)
@@ -131,12 +135,25 @@ class EnvironmentLoop:
         return f": only what reset() returns may have none; an environment without a {what} gives 0.0 (a discount, 1.0)"
 
     def begin(self) -> dm_env.TimeStep:
-        """Begins an episode if none is open; what the next action is an answer to."""
+        """Begins an episode if none is open; what the next action is an answer to.
+
+        Raises:
+            ProgramError: it begins with something else than the environment's spec says.
+        """
         if self._timestep is None:
-            self._timestep = self._environment.reset()
-            self._actor.observe_first(self._timestep)
-            self._return, self._length = 0.0, 0
+            timestep = self._environment.reset()
+            self._check_observation(timestep.observation)
+            self._actor.observe_first(timestep)
+            self._timestep, self._return, self._length = timestep, 0.0, 0
         return self._timestep
+
+    def _check_observation(self, observation: Any) -> None:
+        fault = None if self._observations is None else observation_fault(observation, self._observations)
+        if fault is not None:
+            raise ProgramError(
+                f"reset() of the environment {type(self._environment).__name__} does not do what its "
+                f"observation_spec() says: {fault}. Make the two agree, in step() as well"
+            )
 
     def close(self) -> None:
         """Closes the environment."""

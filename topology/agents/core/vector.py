@@ -27,6 +27,7 @@ class VectorLoop:
         agent: says what the recurrent states are.
         policy: chooses the actions.
         exploration: what the graph gave this actor; None for nothing.
+        observations: spec of what each environment shows; None for whatever it is.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class VectorLoop:
         agent: Policy,
         policy: ActingPolicy,
         exploration: float | None = None,
+        observations: Any = None,
     ) -> None:
         self._policy = policy
         self._seats = [Seat(agent, policy, adder) for adder in adders]
-        self._loops = [EnvironmentLoop(*pair) for pair in zip(environments, self._seats, strict=True)]
+        pairs = zip(environments, self._seats, strict=True)
+        self._loops = [EnvironmentLoop(*pair, observations=observations) for pair in pairs]
         self._explorations = np.full(len(environments), 0.0 if exploration is None else exploration, np.float32)
 
     @property
