@@ -95,6 +95,7 @@ BARS = [
             "environment": "dm_control:cartpole-swingup",
             "min_return": 0,
             "max_return": 100,
+            "final_learning_rate": 1e-4,
             "max_actor_steps": 150_000,
             "evaluation_period": 10_000,
             "evaluation_episodes": 3,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from launch.python_process import PythonProcess
 from topology.errors import LaunchError
@@ -16,7 +17,7 @@ __all__ = ["gpu_map"]
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def gpu_map(program: Program, cards: Mapping[str, int | Iterable[int]]) -> dict[str, PythonProcess]:
+def gpu_map(program: Program, cards: Mapping[str, SupportsIndex | Iterable[SupportsIndex]]) -> dict[str, PythonProcess]:
     """The `local_resources` with which these groups alone see graphics cards; all others of the program see none.
 
     Every node of a group sees all cards of its group, numbered from 0. A library that takes whatever it finds, such as
@@ -45,9 +46,12 @@ def gpu_map(program: Program, cards: Mapping[str, int | Iterable[int]]) -> dict[
     return {label: PythonProcess(env={_VISIBLE: _numbers(label, cards.get(label, ()))}) for label in labels}
 
 
-def _numbers(label: str, cards: int | Iterable[int]) -> str:
-    found = [cards] if isinstance(cards, int) else list(cards)
-    fault = [card for card in found if isinstance(card, bool) or not isinstance(card, int) or card < 0]
-    if fault or len(set(found)) < len(found):
+def _numbers(label: str, cards: SupportsIndex | Iterable[SupportsIndex]) -> str:
+    try:
+        found = list(cards) if isinstance(cards, Iterable) else [cards]
+        numbers = [-1 if isinstance(card, bool) else operator.index(card) for card in found]
+    except TypeError:
+        numbers = [-1]
+    if any(number < 0 for number in numbers) or len(set(numbers)) < len(numbers):
         raise LaunchError(f"gpu_map: the cards of {label!r} are numbers from 0, each once, got {cards!r}")
-    return ",".join(map(str, found))
+    return ",".join(map(str, numbers))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import topology as lp
@@ -60,8 +61,9 @@ def test_cards_are_seen_by_those_who_are_given_them(runs: Path) -> None:
             for _ in range(count):
                 program.add_node(lp.PyNode(visible_cards))
     resources = gpu_map(program, {"learner": 0, "server": (1, 2)})
-    assert resources == lp.gpu_map(program, {"learner": [0], "server": iter([1, 2])})
-    run = lp.launch(program, "test_mp", local_resources=resources, terminal="output_to_files")
+    assert resources == lp.gpu_map(program, {"learner": np.int32(0), "server": np.array([1, 2])})
+    options = {"local_resources": resources, "terminal": "output_to_files", "run_directory": runs / "cards"}
+    run = lp.launch(program, "test_mp", **options)
     assert run.wait(60)
     seen = {path.stem: path.read_text().split(": ")[-1].strip() for path in (run.run_directory / "logs").iterdir()}
     nodes = {"learner-0": "0", "server-0": "1,2", "server-1": "1,2", "actor-0": "", "actor-1": ""}
@@ -76,6 +78,8 @@ def test_cards_are_seen_by_those_who_are_given_them(runs: Path) -> None:
         ({"learner": [0, 0]}, "each once"),
         ({"learner": -1}, "numbers from 0"),
         ({"learner": [True]}, "numbers from 0"),
+        ({"learner": None}, "numbers from 0"),
+        ({"learner": [0.5]}, "numbers from 0"),
     ],
 )
 def test_cards_that_cannot_be_meant(cards: dict[str, Any], text: str) -> None:
