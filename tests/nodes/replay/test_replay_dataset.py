@@ -54,6 +54,7 @@ def test_close_wakes_a_blocked_reader_and_loses_nothing(serve, watch):
         batches.close()
         assert reading.result(10) == []
     assert list(batches) == []
+    probe.wait_until(lambda info: info.sample_stats.pending == 0)  # what comes before the server knows is the reader's
     fill(client, range(3, 5))
     assert client.sample_batch("queue", 5, timeout_s=10).data.tolist() == [0, 1, 2, 3, 4]
 

@@ -210,7 +210,8 @@ def test_what_comes_too_late_for_one_batch_is_part_of_another(cluster, impatient
     assert kept.result(WAIT_S).keys.size == 2
     write(group.client, range(20, 24))
     got = group.client.sample_batch("table", 4, timeout_s=WAIT_S).data["x"].tolist()
-    assert sorted(got) == [10, 11, 20, 21]
+    assert {10, 11} < set(got)
+    assert set(got) - {10, 11} in ({20, 21}, {12, 13})  # the latter where the first did not answer in time again
 
 
 def test_the_others_go_on_when_one_goes_away(cluster, caplog):
