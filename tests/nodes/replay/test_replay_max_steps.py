@@ -104,6 +104,24 @@ def test_steps_are_counted_on_from_a_checkpoint(open_client, tmp_path):
         writer.flush(timeout_ms=AT_ONCE_MS)
 
 
+def test_a_checkpoint_with_more_steps_than_there_is_room_for_keeps_writers_waiting(open_client, tmp_path):
+    client = open_client(bounded(10), checkpointer=replay.DefaultCheckpointer(str(tmp_path)))
+    writer = client.trajectory_writer(1)
+    for _ in range(2):
+        write(writer, 5)
+    writer.flush(timeout_ms=DEADLINE_MS)
+    client.checkpoint()
+    again = open_client(bounded(6), checkpointer=replay.DefaultCheckpointer(str(tmp_path)))
+    writer = again.trajectory_writer(1)
+    write(writer, 1, value=1)
+    with pytest.raises(ReplayDeadlineExceeded):
+        writer.flush(timeout_ms=AT_ONCE_MS)
+    assert again.server_info()["table"].current_size == 2
+    again.mutate_priorities("table", deletes=again.sample_batch("table", 1).info.key.tolist())
+    writer.flush(timeout_ms=DEADLINE_MS)
+    assert again.server_info()["table"].num_steps == 6
+
+
 def test_limiters_differ_by_their_number_of_steps():
     limiters = [rate_limiters.MaxSteps(5), rate_limiters.MaxSteps(6), rate_limiters.MinSize(1)]
     assert len(set(limiters)) == 3

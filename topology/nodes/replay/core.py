@@ -161,7 +161,7 @@ class TableCore:
 
     def _insertable(self, request: InsertRequest) -> int:
         count, most = self.limiter.insertable(request.waiting), self.options.rate_limiter.max_steps
-        return count if most is None else min(count, (most - self.items.steps) // request.layout.item_steps)
+        return count if most is None else min(count, max(0, most - self.items.steps) // request.layout.item_steps)
 
     def _insert_some(self, request: InsertRequest, count: int) -> None:
         # In pieces within which removing first and adding then is the same as one by one.
