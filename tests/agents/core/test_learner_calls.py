@@ -43,7 +43,7 @@ class Batches:
 
 @pytest.fixture
 def make_learner(rows):
-    def make(replay, update=None):
+    def make(replay, update=None, **options):
         def learn(state, data, probabilities):
             return State(state.steps + UPDATES), UpdateOutput({"loss": jnp.ones(UPDATES)}, jnp.asarray(data))
 
@@ -58,6 +58,7 @@ def make_learner(rows):
             counts=ChildCounter(counter, "learner", max_delay_s=0),
             metrics=rows,
             stop=StopToken(),
+            **options,
         )
         return learner, counter
 
@@ -71,6 +72,14 @@ def test_a_call_is_begun_before_the_one_before_is_told_of_and_all_are(make_learn
     assert replay.events == ["sample 0", "sample 1", "priorities 0", "sample 2", "priorities 1", "priorities 2"]
     assert counter.get_counts() == {"learner_steps": 3 * UPDATES}
     assert learner.steps == int(learner.state.steps) == learner.get_variables(["policy"]).version == 3 * UPDATES
+
+
+def test_a_learner_that_overlaps_nothing_tells_of_each_call_before_the_next(make_learner):
+    replay = Batches(2)
+    learner, counter = make_learner(replay, overlaps=False)
+    learner.run()
+    assert replay.events == ["sample 0", "priorities 0", "sample 1", "priorities 1"]
+    assert counter.get_counts() == {"learner_steps": 2 * UPDATES}
 
 
 def test_a_step_is_told_of_at_once(make_learner):

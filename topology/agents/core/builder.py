@@ -176,4 +176,5 @@ class AgentBuilder(abc.ABC, Generic[ConfigT]):
             checkpointer=checkpointer,
             checkpoint_period_s=config.checkpoint_period_s,
             remedy=learning.remedy,
+            overlaps=learning.overlaps,
         )

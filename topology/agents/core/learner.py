@@ -73,6 +73,7 @@ class Learning(Generic[StateT]):
         table: name of the table of the items.
         signature: of its items, a tree of specs.
         remedy: what to do when the loss is not finite; part of the error's text.
+        overlaps: see `Learner`.
     """
 
     state: StateT
@@ -81,6 +82,7 @@ class Learning(Generic[StateT]):
     table: str
     signature: Any
     remedy: str = _REMEDY
+    overlaps: bool = True
 
 
 def zeros_like_spec(signature: Any, batch_size: int) -> Any:
@@ -105,6 +107,8 @@ class Learner(Generic[StateT]):
         checkpointer: keeps states; None for none.
         checkpoint_period_s: seconds from one state on disk to the next.
         remedy: what to do when the loss is not finite; part of the error's text.
+        overlaps: whether a call is begun before the one before is told of, which computes without a pause, but learns
+            from a batch that is one call older.
         clock: for tests.
     """
 
@@ -123,6 +127,7 @@ class Learner(Generic[StateT]):
         checkpointer: Checkpointer | None = None,
         checkpoint_period_s: float = 60.0,
         remedy: str = _REMEDY,
+        overlaps: bool = True,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._update = update
@@ -136,6 +141,7 @@ class Learner(Generic[StateT]):
         self._checkpointer = checkpointer
         self._checkpoint_period_s = checkpoint_period_s
         self._remedy = remedy
+        self._overlaps = overlaps
         self._clock = clock
         self._state = state
         if checkpointer is not None and (restored := checkpointer.restore(state)) is not None:
@@ -259,9 +265,11 @@ class Learner(Generic[StateT]):
                 if under_way is not None:
                     self._settle(under_way)
                 under_way = begun
-                if self._clock.monotonic() - saved_s >= self._checkpoint_period_s:
+                is_due = self._clock.monotonic() - saved_s >= self._checkpoint_period_s
+                if is_due or not self._overlaps:
                     self._settle(under_way)
                     under_way = None
+                if is_due:
                     self.save()
                     saved_s = self._clock.monotonic()
         except ProgramStopped:

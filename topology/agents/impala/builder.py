@@ -57,4 +57,5 @@ class IMPALABuilder(AgentBuilder[IMPALAConfig]):
             table=TABLE,
             signature=signature(self.config, self.spec),
             remedy="lower learning_rate or max_gradient_norm, or clip the rewards with max_abs_reward",
+            overlaps=False,  # weights reach the actors a call sooner: it learns from what they have just done
         )
