@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
@@ -40,7 +40,7 @@ class AsyncRequestsManager:
         )
         self._ring: deque[Actor] = deque()
         self._under_way: dict[CallFuture, Actor] = {}
-        self._in_flight: dict[Actor, int] = {}
+        self._in_flight: Counter[Actor] = Counter()  # those with none are not in it: it would keep what is served here
         self._called = self._ready = self._failed = 0
         self.add_workers(workers)
 
@@ -135,7 +135,6 @@ class AsyncRequestsManager:
         for actor in as_actors(workers):
             if actor not in self._ring:
                 self._ring.append(actor)
-                self._in_flight.setdefault(actor, 0)
 
     def remove_workers(self, workers: Iterable[Actor], *, remove_in_flight_requests: bool = False) -> None:
         """No more calls go to these; those that are not here are passed over.
@@ -146,9 +145,6 @@ class AsyncRequestsManager:
         """
         gone = set(workers)
         self._ring = deque(actor for actor in self._ring if actor not in gone)
-        for actor in gone:
-            if not self._in_flight.get(actor, 1):
-                del self._in_flight[actor]  # which would keep a worker that is served here
         if remove_in_flight_requests:
             for future in [future for future, actor in self._under_way.items() if actor in gone]:
                 future.cancel()
@@ -166,6 +162,6 @@ class AsyncRequestsManager:
     def _settle(self, future: CallFuture) -> Actor:
         actor = self._under_way.pop(future)
         self._in_flight[actor] -= 1
-        if not self._in_flight[actor] and actor not in self._ring:
+        if not self._in_flight[actor]:
             del self._in_flight[actor]
         return actor
