@@ -7,6 +7,7 @@ of ours. Nothing here changes what a member of ours does for a program that does
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from types import GenericAlias
 from typing import Any, NoReturn, final
 
@@ -35,13 +36,21 @@ def add_members() -> None:
     ):  # fmt: skip
         add(kind, __class_getitem__=classmethod(GenericAlias))  # CourierNode[Worker], PyClassNode[Handle, Worker]
     add_node_members()
-    add(Address, bind=_bind_address, assign=lambda self, node: node.allocate_address(self))
+    add(
+        Address,
+        __init__=_construct_address,
+        name=property(lambda self: self.service or None),
+        bind=_bind_address,
+        assign=lambda self, node: node.allocate_address(self),
+    )
     add(Client, __init__=_construct_client)
     add(
         Server,
-        BindHandler=Server.bind,
+        Bind=_bind,
+        BindHandler=_bind_handler,
         BindCacher=_refuse_cacher,
-        SetIsHealthy=lambda _, __: None,
+        Unbind=_unbind,
+        SetIsHealthy=_set_is_healthy,
         has_started=property(lambda self: self._engine is not None),
     )
     add(
@@ -80,6 +89,34 @@ def _construct_client(
 _our_client = Client.__init__
 
 
+def _construct_address(address: Address, name: str | None = None, **options: Any) -> None:
+    """The original's parameter; and ours, which our nodes use."""
+    _our_address(address, options.pop("service", name), **options)
+
+
+_our_address = Address.__init__
+
+
+# What a server binds, by the original's names of parameters.
+
+
+def _bind(server: Server, method_name: str, py_func: Callable[..., Any]) -> None:
+    server.bind(method_name, py_func)
+
+
+def _bind_handler(server: Server, method_name: str, handler: Callable[..., Any]) -> None:
+    server.bind(method_name, handler)
+
+
+def _unbind(server: Server, method_name: str) -> None:
+    server.unbind(method_name)
+
+
+def _set_is_healthy(server: Server, is_healthy: bool) -> None:
+    """Nobody asks for it here."""
+    del server, is_healthy
+
+
 def _refuse_cacher(server: Server, *_: Any, **__: Any) -> NoReturn:
     raise CourierError(
         f"{server!r}: BindCacher() is not provided. A node that answers for another is lp.CacherNode(handle, "
@@ -87,9 +124,9 @@ def _refuse_cacher(server: Server, *_: Any, **__: Any) -> NoReturn:
     )
 
 
-def _bind_address(address: Address, builder: Any) -> None:
+def _bind_address(address: Address, address_builder: Any) -> None:
     """Gives the address its endpoint by hand, for nodes that a test runs without a launcher."""
-    register_endpoints({address.id: builder.build()}, b"", StopToken())
+    register_endpoints({address.id: address_builder.build()}, b"", StopToken())
 
 
 def _cleanup_after_test(run: Run, test_case: object) -> None:
