@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import topology
+from topology.compat.command_line import parse_flags
 from topology.errors import SerializationError
 from topology.node import Node
 from topology.serialization import dumps, find_unpicklable
@@ -33,7 +34,11 @@ def _error(labels: Iterable[str], text: str, faults: tuple[str, ...]) -> Seriali
 
 
 def launch(programs: Any, *args: Any, **kwargs: Any) -> Any:
-    """`topology.launch`: of several programs the first, and the error about pickling in the original's words."""
+    """`topology.launch`: of several programs the first, and the error about pickling in the original's words.
+
+    It first reads the command line as flags, if nobody has done so.
+    """
+    parse_flags()
     if isinstance(programs, list | tuple) and len(programs) > 1:
         _logger.warning("of %d programs only the first is launched: call lp.launch() once for each", len(programs))
         programs = programs[0]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
-__all__ = ["has_tensorflow", "lazily"]
+__all__ = ["has_tensorflow", "lazily", "need_tensorflow"]
 
 GONE = {
     "ReplayDataset": "Reverb itself has it no more: use reverb.TimestepDataset",
@@ -18,6 +18,21 @@ GONE = {
 def has_tensorflow() -> bool:
     """Whether TensorFlow is installed. Does not import it."""
     return find_spec("tensorflow") is not None
+
+
+def need_tensorflow(what: str, instead: str) -> None:
+    """Raises `ModuleNotFoundError` where TensorFlow is not installed.
+
+    Args:
+        what: was asked for.
+        instead: what does without it.
+    """
+    if not has_tensorflow():
+        raise ModuleNotFoundError(
+            f"{what} needs TensorFlow, which is not installed here: pip install 'rl-topology[tensorflow]'. Without it "
+            f"use {instead}",
+            name="tensorflow",
+        )
 
 
 def lazily(module: str, where: Mapping[str, str], missing: Mapping[str, str] = GONE) -> Callable[[str], Any]:

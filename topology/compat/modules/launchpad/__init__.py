@@ -26,12 +26,12 @@ from topology import (
     stop,
     stop_event,
     unregister_stop_handler,
-    wait_for_stop,
 )
 from topology.compat.batching import batched_handler
 from topology.compat.docker import DockerConfig
 from topology.compat.instead import NAMES, attribute_of
 from topology.compat.members import add_members
+from topology.compat.stopping import wait_for_stop
 
 add_members()
 

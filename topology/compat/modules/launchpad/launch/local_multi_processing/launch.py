@@ -8,6 +8,8 @@ from topology.compat.serialization import launch as _launch
 __all__ = ["launch"]
 
 
-def launch(program: Any, **options: Any) -> Any:
+def launch(program: Any, local_resources: Any = None, terminal: str | None = None, **options: Any) -> Any:
     """Launches with this launch type; see `launchpad.launch`."""
-    return _launch(program, LaunchType.LOCAL_MULTI_PROCESSING, **options)
+    return _launch(
+        program, LaunchType.LOCAL_MULTI_PROCESSING, local_resources=local_resources, terminal=terminal, **options
+    )

@@ -8,6 +8,6 @@ from topology.compat.serialization import launch as _launch
 __all__ = ["launch"]
 
 
-def launch(program: Any, **options: Any) -> Any:
+def launch(program: Any, serialize_py_nodes: bool | None = None, **options: Any) -> Any:
     """Launches with this launch type; see `launchpad.launch`."""
-    return _launch(program, LaunchType.LOCAL_MULTI_THREADING, **options)
+    return _launch(program, LaunchType.LOCAL_MULTI_THREADING, serialize_py_nodes=serialize_py_nodes, **options)

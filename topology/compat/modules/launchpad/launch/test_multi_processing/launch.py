@@ -8,6 +8,8 @@ from topology.compat.serialization import launch as _launch
 __all__ = ["launch"]
 
 
-def launch(program: Any, **options: Any) -> Any:
+def launch(program: Any, test_case: Any = None, local_resources: Any = None, **options: Any) -> Any:
     """Launches with this launch type; see `launchpad.launch`."""
-    return _launch(program, LaunchType.TEST_MULTI_PROCESSING, **options)
+    return _launch(
+        program, LaunchType.TEST_MULTI_PROCESSING, test_case=test_case, local_resources=local_resources, **options
+    )

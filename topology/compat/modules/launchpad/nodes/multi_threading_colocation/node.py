@@ -1,5 +1,9 @@
 """`launchpad.nodes.multi_threading_colocation.node`."""
 
+from typing import Any
+
 from topology import MultiThreadingColocation
 
-__all__ = ["MultiThreadingColocation"]
+__all__ = ["HandleType", "MultiThreadingColocation"]
+
+HandleType = Any

@@ -2,4 +2,6 @@
 
 from topology import PythonProcess
 
-__all__ = ["PythonProcess"]
+__all__ = ["PythonProcess", "StrOrFloat"]
+
+StrOrFloat = str | float
