@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import final
 
+from topology.compat.additions import put_additions, take_additions_away
 from topology.compat.instead import module_hint
 
 __all__ = ["ENVIRONMENT", "PROVIDED", "install", "is_installed", "provided", "uninstall"]
@@ -113,6 +114,7 @@ def install(*, shadow: bool = False) -> None:
     from topology.compat.courier_ways import take_their_ways
 
     take_their_ways()
+    put_additions()
 
 
 def install_if_asked() -> None:
@@ -123,12 +125,13 @@ def install_if_asked() -> None:
 
 
 def uninstall() -> None:
-    """Provides nothing any more; what was imported stays."""
+    """Provides nothing any more, and our classes are as they were; modules that were imported stay."""
     if not is_installed():
         return
     from topology.compat.courier_ways import take_their_ways
 
     take_their_ways(False)
+    take_additions_away()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     os.environ.pop(ENVIRONMENT, None)
     os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())

@@ -1,4 +1,4 @@
-"""What the classes of Launchpad and Courier have besides what ours have, added to ours when those modules are imported.
+"""What the classes of Launchpad and Courier have besides what ours have, added to ours while those are provided.
 
 To ours, not to subclasses: `isinstance(handle.dereference(), courier.Client)` is to be true, and handles give clients
 of ours. Nothing here changes what a member of ours does for a program that does not use these.
@@ -6,14 +6,14 @@ of ours. Nothing here changes what a member of ours does for a program that does
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from types import GenericAlias
 from typing import Any, NoReturn, final
 
 from launch.run import Run
 from topology.address import Address, register_endpoints
-from topology.compat.node_members import add, add_node_members
+from topology.compat.additions import add, with_additions
+from topology.compat.node_members import add_node_members
 from topology.context import StopToken
 from topology.errors import CourierError
 from topology.nodes.colocation import MultiProcessingColocation, MultiThreadingColocation
@@ -27,9 +27,12 @@ from topology.nodes.replay.node import ReverbHandle, ReverbNode
 __all__ = ["add_members"]
 
 
-@functools.cache
 def add_members() -> None:
-    """Adds them, once in a process."""
+    """Adds them, now and whenever the modules are provided again."""
+    with_additions(_add)
+
+
+def _add() -> None:
     for kind in (
         PyNode, PyClassNode, CourierNode, CourierHandle, CacherNode, ReverbNode, ReverbHandle,
         MultiThreadingColocation, MultiProcessingColocation, Client, Server,

@@ -5,7 +5,6 @@ With these, kinds of nodes and handles that programs derive from Launchpad's wor
 
 from __future__ import annotations
 
-import abc
 import logging
 import threading
 import weakref
@@ -14,6 +13,7 @@ from typing import Any, NoReturn, final
 
 from launch.launch_types import LaunchType
 from topology.address import Address
+from topology.compat.additions import add
 from topology.compat.computed import Computed
 from topology.errors import LaunchError, ProgramError
 from topology.handle import Handle
@@ -24,25 +24,21 @@ from topology.nodes.courier.node import CacherNode, CourierNode
 from topology.nodes.python import PyClassNode, PyNode
 from topology.nodes.replay.node import ReverbNode
 
-__all__ = ["add", "add_node_members"]
+__all__ = ["add_node_members"]
 
 _logger = logging.getLogger(__name__)
 
 _THREADS = {LaunchType.LOCAL_MULTI_THREADING, LaunchType.TEST_MULTI_THREADING}
 _PROCESSES = {LaunchType.LOCAL_MULTI_PROCESSING, LaunchType.TEST_MULTI_PROCESSING}
 
+_PYTHON = (PyClassNode, CacherNode, ReverbNode, MultiThreadingColocation, MultiProcessingColocation)
+
 _replay_servers: weakref.WeakKeyDictionary[ReverbNode, Any] = weakref.WeakKeyDictionary()
 """The servers of the replay nodes that run in this process."""
 
 
-def add(kind: type, **members: object) -> None:
-    """Adds members to a class of ours."""
-    for name, member in members.items():
-        setattr(kind, name, member)
-
-
 def add_node_members() -> None:
-    """Adds them; once in a process."""
+    """Adds them with `additions.add`."""
     add(Handle, address=property(_address_of), connect=_nothing, transform=lambda _, executables: executables)
     add(
         Node,
@@ -57,11 +53,7 @@ def add_node_members() -> None:
         _track_handle=lambda _, handle: handle,
         launch_context=property(_launch_context),
     )
-    abc.update_abstractmethods(Handle)  # type: ignore[type-abstract]  # that is the point
-    abc.update_abstractmethods(Node)  # type: ignore[type-abstract]  # as above
-    for kind in (PyClassNode, CacherNode, ReverbNode, MultiThreadingColocation, MultiProcessingColocation):
-        PyNode.register(kind)
-    add(PyNode, function=property(lambda self: self._call))
+    add(PyNode, __subclasshook__=classmethod(_is_python), function=property(lambda self: self._call))
     add(PyClassNode, _call=_call, _construct_instance=_construct_instance, run=_run_instance)
     for colocation in (MultiThreadingColocation, MultiProcessingColocation):
         add(colocation, __init__=_construct_colocation(colocation), add_node=_add_to_colocation)
@@ -76,6 +68,11 @@ def add_node_members() -> None:
         _serve=_serve_and_show(ReverbNode._serve),  # noqa: SLF001 - wrapped
         _server=Computed(_replay_servers.get),
     )
+
+
+def _is_python(kind: type[PyNode], other: type) -> Any:
+    """There all nodes that run Python are derived from `PyNode`."""
+    return True if kind is PyNode and issubclass(other, _PYTHON) else NotImplemented
 
 
 def _nothing(*_: object, **__: object) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from topology import errors
+from topology.compat.additions import add, with_additions
 from topology.compat.computed import Computed
 from topology.nodes.courier import codec
 
@@ -85,9 +86,15 @@ def translate_errors(wanted: bool = True) -> None:
     With `wanted` false it is itself again.
     """
     codec.set_remote_error_adapter(_as_status if wanted else None)
+    with_additions(_add_codes)
+
+
+def _add_codes() -> None:
     for kind in _kinds_of(errors.CourierError):
-        kind.code = StatusCode(kind.code)  # equal to the number, and prints its name
-    errors.CourierError.status = Computed(_status)  # type: ignore[attr-defined]  # the original's spelling
+        code = vars(kind).get("code")
+        if code in iter(StatusCode):  # a program's own error may have a code of its own
+            add(kind, code=StatusCode(code))  # equal to the number, and prints its name
+    add(errors.CourierError, status=Computed(_status))  # the original's spelling
 
 
 def _status(error: errors.CourierError) -> Status:

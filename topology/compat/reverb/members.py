@@ -1,16 +1,17 @@
-"""What Reverb's classes have besides what ours have, added to ours when `reverb` is imported.
+"""What Reverb's classes have besides what ours have, added to ours while `reverb` is provided.
 
 To ours, not to subclasses, where ours are what programs get: samples, columns, configs, infos, clients of handles.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
+from topology.compat.additions import add, with_additions
 from topology.compat.reverb.client import Client
 from topology.compat.reverb.configs import has_field, node_has_field, pattern_structure
 from topology.compat.reverb.internals import serialized, which_one
+from topology.compat.reverb.missing import need_tensorflow
 from topology.nodes.replay import SampleInfo
 from topology.nodes.replay.history import ColumnHistory, TrajectoryColumn
 from topology.nodes.replay.info import SelectorOptions, TableWorkerTime
@@ -20,9 +21,12 @@ from topology.nodes.replay.patterns import Config, PatternNode
 __all__ = ["add_members"]
 
 
-@functools.cache
 def add_members() -> None:
-    """Adds them, once in a process."""
+    """Adds them, now and whenever the modules are provided again."""
+    with_additions(_add)
+
+
+def _add() -> None:
     members: list[tuple[type, str, Any]] = [
         (SampleInfo, "tf_dtypes", classmethod(_tf_dtypes)),
         (SampleInfo, "tf_shapes", classmethod(_tf_shapes)),
@@ -39,11 +43,15 @@ def add_members() -> None:
         (PatternNode, "HasField", node_has_field),
     ]
     for kind, name, member in members:
-        setattr(kind, name, member)
+        add(kind, **{name: member})
+
+
+_SPECS = "the element_spec of a reverb.TrajectoryDataset"
 
 
 def _tf_dtypes(kind: type[SampleInfo]) -> SampleInfo:
     """Dtypes of the fields in datasets of TensorFlow."""
+    need_tensorflow("SampleInfo.tf_dtypes()", _SPECS)
     import tensorflow as tf
 
     return kind(tf.uint64, tf.double, tf.int64, tf.double, tf.int32)
@@ -51,6 +59,7 @@ def _tf_dtypes(kind: type[SampleInfo]) -> SampleInfo:
 
 def _tf_shapes(kind: type[SampleInfo]) -> SampleInfo:
     """Shapes of the fields of a single sample."""
+    need_tensorflow("SampleInfo.tf_shapes()", _SPECS)
     import tensorflow as tf
 
     return kind(*[tf.TensorShape([]) for _ in kind._fields])

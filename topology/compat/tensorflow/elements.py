@@ -16,6 +16,7 @@ from typing import Any, Self, final
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
+from topology.compat.additions import add, with_additions
 from topology.compat.tensorflow.reading import read_on, without_prefetch
 from topology.compat.tensorflow.sessions import VISIT_S, Session
 from topology.compat.tensorflow.streams import Columns
@@ -34,7 +35,11 @@ def hasten_other_stages() -> None:
 
     TensorFlow asks the spec of the elements for this method first, and goes its own way where there is none.
     """
-    ReplaySample._from_compatible_tensor_list = _composed  # type: ignore[attr-defined]  # noqa: SLF001
+    with_additions(_hasten)
+
+
+def _hasten() -> None:
+    add(ReplaySample, _from_compatible_tensor_list=_composed)
 
 
 def _composed(spec: ReplaySample, tensors: Sequence[Any]) -> Any:
