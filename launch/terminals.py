@@ -91,8 +91,9 @@ def _open_tmux(directory: RunDirectory, plan: Plan, undo: Rollback) -> bool:
     if program is None:
         _logger.warning("tmux is not installed: output comes to this terminal")
         return False
-    session = flag_value("tmux_session_name") or directory.run_id.replace(".", "_").replace(":", "_")
+    wanted = flag_value("tmux_session_name") or directory.run_id.replace(".", "_").replace(":", "_")
     try:
+        session = _free_name(program, wanted)
         for position, node in enumerate(plan.nodes):
             log = directory.log_path(node.executable.label, node.executable.index)
             log.touch()
@@ -114,6 +115,16 @@ def _open_tmux(directory: RunDirectory, plan: Plan, undo: Rollback) -> bool:
         flush=True,
     )
     return True
+
+
+def _free_name(program: str, wanted: str) -> str:
+    """`wanted`, or with a number behind it: the sessions of earlier launches stay."""
+    listed = subprocess.run(
+        [program, "list-sessions", "-F", "#{session_name}"], check=False, capture_output=True, text=True
+    )  # it fails where there is none
+    taken = listed.stdout.split()
+    numbered = (f"{wanted}_{number}" for number in range(len(taken)))
+    return wanted if wanted not in taken else next(name for name in numbered if name not in taken)
 
 
 def _tmux(program: str, *arguments: str) -> str:

@@ -36,6 +36,17 @@ class Handle(abc.ABC, Generic[ClientT]):
     def dereference(self) -> ClientT:
         """A client of the node. Works in nodes, and in the launching script while the program runs."""
 
+    if not TYPE_CHECKING:  # a type checker is to find such calls itself
+
+        def __getattr__(self, name: str) -> Any:
+            text = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if not name.startswith("_"):
+                text += (
+                    ": a handle only stands for a node. In a node that was given it, it has become a client; elsewhere "
+                    "its dereference() gives one while the program runs"
+                )
+            raise AttributeError(text, name=name)
+
 
 @final
 class Deferred(Generic[ValueT]):

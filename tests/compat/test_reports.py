@@ -37,38 +37,6 @@ ROOT = Path(__file__).parents[2]
 KINDS = ["local_mt", "local_mp"]
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a script as its user would, with the modules provided."""
-
-    def start_script(source: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        script = tmp_path / "script.py"
-        script.write_text(textwrap.dedent(source))
-        return subprocess.Popen(
-            [sys.executable, "-m", "topology.compat", str(script), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        )
-
-    return start_script
-
-
-@pytest.fixture
-def run(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., tuple[int, str]]:
-    """Exit code and output of a script."""
-
-    def run_script(source: str, *arguments: str, **environment: str) -> tuple[int, str]:
-        process = start(source, *arguments, **environment)
-        output, _ = process.communicate(timeout=TIMEOUT_S)
-        return process.returncode, output
-
-    return run_script
-
-
 Run = Callable[..., tuple[int, str]]
 
 
