@@ -18,7 +18,11 @@ of them when they are asked for, so that `import topology` stays light.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+if sys.platform == "win32":
+    raise ImportError("rl-topology needs Linux or macOS: on Windows it runs in the Windows Subsystem for Linux (WSL)")
 
 from topology._version import __version__
 from topology.address import Address, get_port_from_address
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from topology.nodes.courier.batching import batched_handler
     from topology.nodes.courier.client import Client as CourierClient
     from topology.nodes.courier.node import CacherNode, CourierHandle, CourierNode
+    from topology.nodes.courier.start_barrier import StartBarrier
     from topology.nodes.python import PyClassNode, PyNode
     from topology.nodes.replay.node import ReverbHandle, ReverbNode
 
@@ -61,6 +66,7 @@ __all__ = [
     "PyNode",
     "ReverbHandle",
     "ReverbNode",
+    "StartBarrier",
     "__version__",
     "batched_handler",
     "get_context",
@@ -91,6 +97,7 @@ _ELSEWHERE = {
     "ReverbHandle": ("topology.nodes.replay.node", "ReverbHandle"),
     "ReverbNode": ("topology.nodes.replay.node", "ReverbNode"),
     "Run": ("launch", "Run"),
+    "StartBarrier": ("topology.nodes.courier.start_barrier", "StartBarrier"),
     "Threads": ("launch", "Threads"),
     "batched_handler": ("topology.nodes.courier.batching", "batched_handler"),
     "gpu_map": ("launch", "gpu_map"),

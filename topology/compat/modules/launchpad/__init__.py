@@ -19,6 +19,7 @@ from topology import (
     PythonProcess,
     ReverbHandle,
     ReverbNode,
+    StartBarrier,
     get_port_from_address,
     make_program,
     make_program_stopper,
