@@ -33,7 +33,18 @@ def _error(labels: Iterable[str], text: str, faults: tuple[str, ...]) -> Seriali
     return SerializationError("\n".join([*lines, text]), faults=faults)
 
 
-def launch(programs: Any, *args: Any, **kwargs: Any) -> Any:
+def launch(
+    programs: Any,
+    launch_type: Any = None,
+    xm_resources: Any = None,
+    local_resources: Any = None,
+    test_case: Any = None,
+    terminal: str | None = None,
+    *,
+    serialize_py_nodes: bool | None = None,
+    controller_xm_requirements: Any = None,
+    **options: Any,
+) -> Any:
     """`topology.launch`: of several programs the first, and the error about pickling in the original's words.
 
     It first reads the command line as flags, if nobody has done so.
@@ -43,7 +54,17 @@ def launch(programs: Any, *args: Any, **kwargs: Any) -> Any:
         _logger.warning("of %d programs only the first is launched: call lp.launch() once for each", len(programs))
         programs = programs[0]
     try:
-        return topology.launch(programs, *args, **kwargs)
+        return topology.launch(
+            programs,
+            launch_type,
+            xm_resources,
+            local_resources,
+            test_case,
+            terminal,
+            serialize_py_nodes=serialize_py_nodes,
+            controller_xm_requirements=controller_xm_requirements,
+            **options,
+        )
     except SerializationError as error:
         labels = dict.fromkeys(f.partition(": ")[0].rpartition("/")[0] for f in error.faults if _UNPICKLABLE in f)
         raise _error(labels, str(error), error.faults) from None

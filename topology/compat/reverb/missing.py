@@ -12,6 +12,7 @@ __all__ = ["has_tensorflow", "lazily", "need_tensorflow"]
 GONE = {
     "ReplayDataset": "Reverb itself has it no more: use reverb.TimestepDataset",
     "ItemSelector": "use reverb.selectors",
+    "Sample": "use reverb.ReplaySample",
 }
 
 
