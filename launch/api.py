@@ -56,7 +56,8 @@ def launch(
             --lp_launch_type where absl has parsed its flags, else local_mt.
         xm_resources: accepted as Launchpad's programs give it; means nothing on one machine.
         local_resources: by label, how the processes of that group are started.
-        test_case: stops the program when this test ends.
+        test_case: stops the program when this test ends, which then fails if a node has failed and `wait` was not
+            asked.
         terminal: where output goes; see `launch.terminals`. None: $LAUNCHPAD_LAUNCH_LOCAL_TERMINAL, else this terminal.
         serialize_py_nodes: True refuses nodes that could not travel to another process, also where they need not.
             None: for test_mt.
@@ -95,8 +96,14 @@ def launch(
     )
     run = launcher.deploy(launcher.plan(_one_program(programs), options))
     if test_case is not None:
-        test_case.addCleanup(run.stop, "the test ended")
+        test_case.addCleanup(_end_with_test, run)
     return run
+
+
+def _end_with_test(run: Run) -> None:
+    """Stops the program; a failure of a node that nobody has been told of fails the test."""
+    run.stop("the test ended")
+    run.wait()
 
 
 def _directory(path: str | Path | None) -> Path | None:

@@ -255,6 +255,30 @@ def test_the_error_of_a_node_in_a_thread_keeps_its_type() -> None:
         lp.launch(program_of(main=fail), "test_mt").wait()
 
 
+def fail() -> None:
+    raise RuntimeError("the error of the node")
+
+
+@pytest.mark.parametrize("kind", ["test_mt", "test_mp"])
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_test_fails_with_a_node_that_nobody_asks_about(kind: str, asks: bool) -> None:
+    class OfSomebody(unittest.TestCase):
+        def runTest(self) -> None:
+            run = lp.launch(program_of(fails=fail), kind, test_case=self)
+            if asks:
+                with pytest.raises(RuntimeError, match="the error of the node"):
+                    run.wait()
+            else:
+                run.wait(raise_error=False)
+
+    with no_leaks():
+        result = OfSomebody().run()
+    assert result is not None
+    assert result.testsRun == 1
+    assert len(result.errors) == (0 if asks else 1)
+    assert asks or "the error of the node" in result.errors[0][1]
+
+
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
