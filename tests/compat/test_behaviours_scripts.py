@@ -242,3 +242,33 @@ print(*sorted({file.partition("site-packages/")[2].partition("/")[0] for file in
     )
     found = {name for name in done.stdout.split() if not name.startswith(("_", "topology", "launch"))}
     assert found <= {"absl", "cloudpickle", "numpy", "psutil"}, found
+
+
+REACHES = """
+import topology.compat; topology.compat.install()
+import operator, pathlib, launchpad, courier, reverb
+root = pathlib.Path(topology.compat.__file__).parent / "modules"
+for package in (launchpad, courier, reverb):
+    for path in sorted((root / package.__name__).rglob("*.py")):
+        name = ".".join(path.relative_to(root / package.__name__).with_suffix("").parts).removesuffix("__init__")
+        name = name.rstrip(".")
+        if name and not name.startswith("launch."):  # lp.launch is the function, as there
+            try:
+                operator.attrgetter(name)(package)
+            except ModuleNotFoundError as error:
+                assert error.name == "tensorflow", error
+for package in (launchpad.nodes, courier.python, reverb.platform):
+    try:
+        package.nowhere
+    except AttributeError as error:
+        assert "among those that topology.compat provides" in str(error)
+print(launchpad.nodes.python.local_multi_processing.PythonProcess.__name__)
+"""
+
+
+def test_modules_are_attributes_of_their_packages() -> None:
+    """The originals import all of theirs with the package."""
+    done = subprocess.run(
+        [sys.executable, "-c", REACHES], capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT
+    )
+    assert done.stdout == "PythonProcess\n", done.stderr

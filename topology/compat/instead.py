@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-__all__ = ["NAMES", "attribute_of", "module_hint"]
+__all__ = ["NAMES", "attribute_of", "module_hint", "submodule"]
+
+_MODULES_HERE = Path(__file__).parent / "modules"
 
 _PAGE = "docs/migration/launchpad.md lists what there is, and what to use instead"
 _IN_A_CONTAINER = (
@@ -46,13 +51,26 @@ def module_hint(name: str) -> str:
     return next(found, "docs/migration.md lists them, and what to use instead of the others")
 
 
-def attribute_of(module: str, instead: Mapping[str, str] | None = None) -> Callable[[str], Any]:
-    """A `__getattr__` for a module: says what to use instead of names that are not provided."""
+def submodule(package: str, name: str) -> ModuleType | None:
+    """A module inside a package that is provided; None when there is none of that name.
 
-    def refuse(name: str) -> Any:
+    The originals import all of theirs with the package, so that programs reach them as its attributes.
+    """
+    place = _MODULES_HERE.joinpath(*package.split("."), name)
+    there = place.is_dir() or place.with_suffix(".py").is_file()
+    return importlib.import_module(f"{package}.{name}") if there else None
+
+
+def attribute_of(module: str, instead: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """A `__getattr__` for a module: gives the modules inside it, and of other names says what to use instead."""
+
+    def find(name: str) -> Any:
+        found = submodule(module, name)
+        if found is not None:
+            return found
         text = f"module {module!r} has no attribute {name!r}"
         if not name.startswith("__"):
             text += f" among those that topology.compat provides; {(instead or {}).get(name, _PAGE)}"
         raise AttributeError(text, name=name)
 
-    return refuse
+    return find

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import Any
 
+from topology.compat.instead import submodule
+
 __all__ = ["has_tensorflow", "lazily", "need_tensorflow"]
 
 GONE = {
@@ -37,7 +39,7 @@ def need_tensorflow(what: str, instead: str) -> None:
 
 
 def lazily(module: str, where: Mapping[str, str], missing: Mapping[str, str] = GONE) -> Callable[[str], Any]:
-    """A `__getattr__` for a module.
+    """A `__getattr__` for a module, which also gives the modules inside it.
 
     Args:
         module: its name.
@@ -48,6 +50,9 @@ def lazily(module: str, where: Mapping[str, str], missing: Mapping[str, str] = G
     def get(name: str) -> Any:
         if name in where:
             return getattr(importlib.import_module(where[name]), name)
+        found = submodule(module, name)
+        if found is not None:
+            return found
         text = f"module {module!r} has no attribute {name!r}"
         if not name.startswith("__"):
             use = missing.get(name, "docs/migration/reverb.md lists what there is, and what to use instead")

@@ -1,1 +1,5 @@
 """`courier.python`: client and server."""
+
+from topology.compat.instead import attribute_of
+
+__getattr__ = attribute_of(__name__)

@@ -1,1 +1,5 @@
 """`launchpad.stop_program`."""
+
+from topology.compat.instead import attribute_of
+
+__getattr__ = attribute_of(__name__)

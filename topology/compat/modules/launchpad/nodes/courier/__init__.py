@@ -1,1 +1,5 @@
 """`launchpad.nodes.courier`."""
+
+from topology.compat.instead import attribute_of
+
+__getattr__ = attribute_of(__name__)
