@@ -177,6 +177,39 @@ def test_a_key_nobody_asks_for_is_not_refreshed_and_fetched_anew_on_demand(rig):
         assert codec.decode(call.result(10).body, []) == "fresh"
 
 
+@pytest.fixture
+def idle(closing):
+    """One whose key is idle sooner than its value is too old, as it is in programs that refresh weights often."""
+    rig = Rig(CacheOptions(refresh_interval_s=2.0, stale_after_s=100.0, idle_refreshes=1))
+    closing.callback(rig.cacher.close)
+    rig.ask()
+    rig.source.answer("old")
+    rig.advance(2.0)
+    rig.source.wait(2)
+    rig.source.answer("newer")
+    rig.clock.wait_until_waiting()
+    rig.clock.advance(20.0)
+    return rig
+
+
+def test_an_idle_key_is_fetched_anew_though_its_value_is_not_too_old_and_refreshed_from_then_on(idle):
+    call = idle.ask()
+    idle.source.wait(3)
+    idle.source.answer("fresh")
+    assert codec.decode(call.result(10).body, []) == "fresh"
+    idle.advance(2.0)
+    idle.source.wait(4)
+    idle.source.answer("fresher")
+    assert idle.get() == "fresher"
+
+
+def test_the_value_of_an_idle_key_is_served_while_the_source_fails(idle):
+    call = idle.ask()
+    idle.source.wait(3)
+    idle.source.fail(ValueError("away"))
+    assert codec.decode(call.result(10).body, []) == "newer"
+
+
 def test_the_key_not_asked_for_longest_goes(rig):
     for key in (1, 2, 3):
         rig.ask("get", key)
@@ -302,10 +335,12 @@ def test_a_waiting_call_holds_no_thread(new_server, new_client):
 class CacheMachine(RuleBasedStateMachine):
     """Whatever happens in whatever order, the promises hold."""
 
+    options = OPTIONS
+
     def __init__(self):
         super().__init__()
         self.now = 0.0
-        self.cache = Cache(OPTIONS)
+        self.cache = Cache(self.options)
         self.flying = {}  # key -> when its fetch began
         self.newest = {}  # key -> when the fetch of the value we know of began
 
@@ -317,11 +352,13 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule(key=keys)
     def a_call_comes(self, key):
+        planned = self.cache.next_due(self.now)
         verdict, value = self.cache.ask(key, self.now)
         if verdict is Verdict.SERVE:
+            assert self.cache.next_due(self.now) == planned  # who makes the refreshes is not told of a value served
             assert value is not None
             began = float(value.body)
-            assert self.now - began <= OPTIONS.stale_after_s
+            assert self.now - began <= self.options.stale_after_s
             assert began == self.newest[key]
         if verdict is Verdict.FETCH:
             self.flying[key] = self.now
@@ -329,7 +366,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert key in self.flying
         if verdict is Verdict.STALE:
             age_s, reason = self.cache.staleness(key, self.now)
-            assert age_s > OPTIONS.stale_after_s
+            assert age_s > self.options.stale_after_s
             assert reason
 
     @rule(data=st.data(), good=st.booleans())
@@ -342,7 +379,8 @@ class CacheMachine(RuleBasedStateMachine):
             self.newest[key] = began
             self.cache.fetched(key, RawReply(Kind.REPLY, str(began).encode(), ()), self.now)
         else:
-            self.cache.failed(key, "broken", self.now)
+            value = self.cache.failed(key, "broken", self.now)
+            assert value is None or self.now - float(value.body) <= self.options.stale_after_s
 
     @rule()
     def refreshes_are_made(self):
@@ -355,7 +393,14 @@ class CacheMachine(RuleBasedStateMachine):
 
     @invariant()
     def keys_are_bounded(self):
-        assert len(self.cache) <= OPTIONS.max_keys + len(self.flying)
+        assert len(self.cache) <= self.options.max_keys + len(self.flying)
+
+
+class SoonIdleCacheMachine(CacheMachine):
+    """The same where keys are idle before their values are too old."""
+
+    options = CacheOptions(refresh_interval_s=1.0, stale_after_s=20.0, max_keys=3, idle_refreshes=2)
 
 
 TestCacheMachine = CacheMachine.TestCase
+TestSoonIdleCacheMachine = SoonIdleCacheMachine.TestCase

@@ -6,8 +6,8 @@ front of a client. Values are kept as they came over the wire: a hit costs no un
 The first call of a key (method and arguments) goes through to the source, calls of the same key meanwhile share it.
 From then on the key is refreshed every `refresh_interval_s`. A value older than `stale_after_s` is not served: the
 caller gets `StaleError` until the source answers again. Exceptions are never kept. A key that nobody asked for during
-`idle_refreshes` intervals is not refreshed any more, and fetched anew when it is asked for. Above `max_keys`, the key
-that was not asked for longest goes.
+`idle_refreshes` intervals is not refreshed any more, and fetched anew when it is asked for: if that fails, its value is
+served as long as it is not too old. Above `max_keys`, the key that was not asked for longest goes.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Cache:
         self._entries.move_to_end(key)
         dormant = self._dormant(entry, now)
         entry.asked = now
-        if entry.value is not None and now - entry.fetched <= self._options.stale_after_s:
+        if not dormant and self._is_young(entry, now):
             return Verdict.SERVE, entry.value
         waits = entry.error or entry.fetching_since is not None
         if entry.value is not None and waits and not dormant and not entry.wanted:
@@ -118,6 +118,9 @@ class Cache:
             return Verdict.WAIT, None
         entry.fetching_since, entry.wanted = now, True
         return Verdict.FETCH, None
+
+    def _is_young(self, entry: _Entry, now: float) -> bool:
+        return entry.value is not None and now - entry.fetched <= self._options.stale_after_s
 
     def _dormant(self, entry: _Entry, now: float) -> bool:
         return now - entry.asked > self._options.idle_refreshes * self._options.refresh_interval_s
@@ -138,15 +141,20 @@ class Cache:
         entry.value, entry.fetched, entry.error = value, began, ""
         self._end_fetch(entry, now)
 
-    def failed(self, key: bytes, error: str, now: float) -> None:
-        """The source answered with an exception, or not at all. A key without a value is forgotten."""
+    def failed(self, key: bytes, error: str, now: float) -> RawReply | None:
+        """The source answered with an exception, or not at all. A key without a value is forgotten.
+
+        Returns:
+            The value for those who wait, where there is one that is not too old.
+        """
         entry = self._entries.get(key)
         if entry is None:
-            return
+            return None
         entry.error = error
         if entry.value is None:
             del self._entries[key]
         self._end_fetch(entry, now)
+        return entry.value if self._is_young(entry, now) else None
 
     def _end_fetch(self, entry: _Entry, now: float) -> None:
         began = entry.fetching_since if entry.fetching_since is not None else now
@@ -319,7 +327,7 @@ class Cacher:
                 self._cache.fetched(key, reply, now)
             else:
                 self._counts["errors"] += 1
-                self._cache.failed(key, error, now)
+                reply = self._cache.failed(key, error, now) or reply
             call = self._keys.get(key)
             waiting: list[Future[RawReply]] = []
             if call is not None:
