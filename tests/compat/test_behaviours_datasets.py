@@ -5,6 +5,7 @@ With it they are TensorFlow's: see test_reverb_tensorflow.py.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -113,12 +114,17 @@ def test_elements_of_datasets(client: Any, kind: str) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, 20])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_time_limit_of_a_dataset(client: Any, kind: str, timeout_ms: int) -> None:
+def test_the_time_limit_of_a_dataset(client: Any, kind: str, timeout_ms: int, caplog: pytest.LogCaptureFixture) -> None:
     data = dataset(client, kind, rate_limiter_timeout_ms=timeout_ms)
     assert list(data) == list(data.batch(2)) == []
     fill(client, "queue", items=5)
     count = 5 if kind == KINDS[0] else 20
     assert [len(batch.data) for batch in data.batch(3)] == [3] * (count // 3) + [count % 3]
+    for _ in range(3):
+        fill(client, "queue", items=5)
+        assert len(list(data)) == count
+    gc.collect()
+    assert caplog.text == "", "those that were asked for ahead end without a word"
 
 
 def test_a_queue_in_order_and_items_of_any_length(client: Any) -> None:

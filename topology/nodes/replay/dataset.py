@@ -10,6 +10,7 @@ from typing import final
 
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import CourierError, ReplayDeadlineExceeded, ReplayError
+from topology.nodes.courier.calls import CallFuture
 from topology.nodes.replay.forks import inherited_error, tell_in_child
 from topology.nodes.replay.info import ReplaySample
 from topology.nodes.replay.links import NoAnswer
@@ -125,7 +126,8 @@ class BatchIterator:
             futures, self._futures = list(self._futures), deque()
             self._asked_s.clear()
         for future in reversed(futures):  # the last first, so that what was drawn for the first goes to nobody else
-            future.cancel()
+            if not future.cancel() and isinstance(future, CallFuture):
+                future.ignore()  # it may have failed as the one did that ended the iteration
 
     def __enter__(self) -> BatchIterator:
         return self
