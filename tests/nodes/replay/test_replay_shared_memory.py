@@ -18,6 +18,7 @@ from topology.errors import ReplayError
 from topology.nodes import replay
 from topology.nodes.replay import lent_memory, region_pool, selectors
 from topology.nodes.replay.landing import Placement
+from topology.nodes.replay.links import SampleCallArguments
 from topology.nodes.replay.messages import LentArray
 from topology.nodes.replay.shared_memory import MemoryAddress, Region, open_region
 
@@ -130,6 +131,20 @@ def test_without_memory_the_bytes_go_through_the_socket(client, monkeypatch):
         check(batch)
     write(client, range(100, 130))
     assert client.server_info()["table"].current_size == 130
+
+
+def test_whoever_asks_for_a_short_reply_reads_it(client, monkeypatch):
+    """Another thread reads long ones while nobody waits; to be handed a short one takes longer than to read it."""
+    monkeypatch.setattr(region_pool, "_MOST_REGIONS", 0)
+
+    def is_handed_over(size):
+        future = client.link.submit_sample(SampleCallArguments("table", size, None))
+        somebody_is_told = future._made is not None
+        assert future.result(WAIT_S).keys.size == size
+        return somebody_is_told
+
+    assert is_handed_over(1), "nothing is known of it yet"
+    assert [is_handed_over(size) for size in (1, 16, 1, 16)] == [False, True, False, True]
 
 
 def test_a_region_of_another_size_makes_room_for_a_larger_one(client, monkeypatch):

@@ -36,6 +36,13 @@ _BATCH_BYTES = 64 << 10  # smaller batches are as fast through the socket
 _MOST_SIZES = 256
 
 
+class _Size(NamedTuple):
+    """What a batch took: bytes of the leaves that may land, and of all."""
+
+    room: int = 0
+    total: int = _BATCH_BYTES  # of one that is not known
+
+
 class LandingAddress(NamedTuple):
     """What a request says: the region that it may land in, and the number of the landing."""
 
@@ -107,7 +114,7 @@ class Landings:
 
     def __init__(self, pool: RegionPool) -> None:
         self._pool = pool
-        self._sizes: dict[tuple[str, int], int] = {}  # bytes that a batch took, by table and batch size
+        self._sizes: dict[tuple[str, int], _Size] = {}  # of the latest batch, by table and batch size
 
     def call(
         self, sample: Callable[..., SampleBatch], table: str, batch_size: int, timeout_s: float | None
@@ -137,8 +144,9 @@ class Landings:
                 landing.end(error)
             raise
         try:
-            if landing is not None and isinstance(future, CallFuture):
-                # The bytes are in the region already: whoever asks for the batch reads the short reply itself.
+            if isinstance(future, CallFuture) and (landing is not None or self._is_small(table, batch_size)):
+                # The reply is short, for the bytes are few, or in the region already: whoever asks for the batch reads
+                # it itself, as it takes longer to be handed it by another thread.
                 future.afterwards(functools.partial(self._ended, landing, table, batch_size))
             else:
                 future.add_done_callback(functools.partial(self._done, landing, table, batch_size))
@@ -166,16 +174,21 @@ class Landings:
 
     def _begin(self, table: str, batch_size: int) -> Landing | None:
         """A place for a batch; None when it is not known to be large, or there is no room."""
-        size = self._sizes.get((table, batch_size), 0)
-        region = self._pool.take(size) if size >= _BATCH_BYTES else None
+        room = self._sizes.get((table, batch_size), _Size()).room
+        region = self._pool.take(room) if room >= _BATCH_BYTES else None
         return None if region is None else Landing(self._pool, region)
+
+    def _is_small(self, table: str, batch_size: int) -> bool:
+        """Whether such a batch is known to be small."""
+        return self._sizes.get((table, batch_size), _Size()).total < _BATCH_BYTES
 
     def _learn(self, table: str, batch_size: int, batch: SampleBatch) -> None:
         """Remembers how much room such a batch takes."""
-        leaves = [leaf.nbytes for group in batch.groups for leaf in group.leaves if leaf.nbytes >= LEAF_BYTES]
+        sizes = [leaf.nbytes for group in batch.groups for leaf in group.leaves]
         if len(self._sizes) >= _MOST_SIZES:
             self._sizes.clear()
-        self._sizes[table, batch_size] = sum(map(aligned, leaves))
+        room = sum(aligned(size) for size in sizes if size >= LEAF_BYTES)
+        self._sizes[table, batch_size] = _Size(room, sum(sizes))
 
 
 os.register_at_fork(after_in_child=_landings.clear)
