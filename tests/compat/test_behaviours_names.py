@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import logging
+import os
 import pickle
 import sys
 import threading
@@ -356,6 +357,27 @@ def test_actors_wait_until_the_learner_is_ready() -> None:
         assert run.wait(["actor"], timeout=TIMEOUT_S)
         assert sorted(begun) == [f"actor/{i}" for i in range(4)]
         run.stop()
+
+
+def write_surroundings(path: Path) -> None:
+    context = topology.get_context()
+    text = f"{context.index} of {context.group_size} sees {os.environ['CUDA_VISIBLE_DEVICES']!r}"
+    (path / context.name.replace("/", "-")).write_text(text)
+
+
+def test_nodes_know_their_rank_and_see_their_cards(tmp_path: Path) -> None:
+    program = lp.Program("cards")
+    for label, count in (("learner", 1), ("actor", 2)):
+        with program.group(label):
+            for _ in range(count):
+                program.add_node(lp.PyNode(write_surroundings, tmp_path))
+    with no_leaks():
+        lp.launch(program, "test_mp", local_resources=topology.gpu_map(program, {"learner": [0, 1]})).wait()
+    assert {path.name: path.read_text() for path in tmp_path.glob("*-*")} == {
+        "learner-0": "0 of 1 sees '0,1'",
+        "actor-0": "0 of 2 sees ''",
+        "actor-1": "1 of 2 sees ''",
+    }
 
 
 # --- what an installation needs -------------------------------------------------------------------------------------

@@ -81,19 +81,29 @@ def test_info_of_whole_trajectories_is_of_numbers(serve: Any) -> None:
     assert sample.info[1:] == (1.0, 1, 2.0, 1)
 
 
-def test_items_go_after_so_many_samples_and_when_there_is_no_room(serve: Any) -> None:
-    client = serve(
-        make_table("twice", max_times_sampled=2, sampler=reverb.selectors.Fifo()),
-        make_table("lowest", max_size=3, remover=reverb.selectors.MinHeap(), sampler=reverb.selectors.Fifo()),
-        make_table("newest", max_size=3, remover=reverb.selectors.Lifo(), sampler=reverb.selectors.Fifo()),
-    )
+def test_items_go_after_so_many_samples(serve: Any) -> None:
+    client = serve(make_table(max_times_sampled=2, sampler=reverb.selectors.Fifo()))
     for i in range(5):
-        client.insert([i], {"twice": 1.0, "lowest": float(i % 4), "newest": 1.0})
-    assert drawn(client, 5, "twice") == [0, 0, 1, 1, 2]
-    info = client.server_info()
-    assert [info[table].current_size for table in ("twice", "lowest", "newest")] == [3, 3, 3]
-    assert drawn(client, 1, "lowest") == [2], "0 has gone first, then 1: before the new one is in"
-    assert drawn(client, 1, "newest") == [0]
+        client.insert([i], {"table": 1.0})
+    assert drawn(client, 5) == [0, 0, 1, 1, 2]
+    assert client.server_info()["table"].current_size == 3
+
+
+@pytest.mark.parametrize(
+    ("remover", "left"),
+    [
+        ("Fifo", [2, 3, 4]),
+        ("Lifo", [0, 1, 2]),
+        ("MinHeap", [1, 2, 3]),
+        ("MaxHeap", [0, 1, 4]),
+    ],
+)
+def test_what_a_full_table_keeps(serve: Any, remover: str, left: list[int]) -> None:
+    """The new item is in before one is removed: it may be the one that goes."""
+    client = serve(make_table(max_size=3, remover=getattr(reverb.selectors, remover)()))
+    for i in range(5):
+        client.insert([i], {"table": float(i % 4)})
+    assert sorted(set(drawn(client, 200))) == left
 
 
 def test_deletes_below_the_least_size_keep_samplers_waiting(serve: Any) -> None:

@@ -39,7 +39,7 @@ class Table(OurTable):
     Args:
         name: its name, unique on a server.
         sampler: chooses items to sample.
-        remover: chooses the item to remove when one is inserted into a full table.
+        remover: chooses the item to remove when one has come into a full table; it may be that one.
         max_size: most items it holds.
         rate_limiter: how far samples and inserts may run apart.
         max_times_sampled: an item is removed after so many samples; below 1 for never.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.errors import ConnectionBroken, CourierError, ReplayDeadlineExceeded, ReplayError
+from topology.nodes.courier.calls import CallFuture
 from topology.nodes.replay import Client
 from topology.nodes.replay.datasets import DatasetOptions
 from topology.nodes.replay.links import NoAnswer, SampleCallArguments
@@ -69,6 +70,7 @@ class Stream:
         self._lock = threading.Lock()
         self._requests: deque[tuple[int, Future[SampleBatch], Deadline]] = deque()
         self._closed = False
+        self._time_is_over = False
 
     def poll(self, wait_s: float) -> SampleBatch | None:
         """The next samples; None when there are none after `wait_s`.
@@ -77,19 +79,20 @@ class Stream:
             StopIteration: there will be no more.
             ReplayError, CourierError: the server refused, is gone, or does not even say that the time is over.
         """
-        with self._lock:
-            if self._closed:
-                raise StopIteration
-            self._ask()
-            if not self._requests:
-                raise StopIteration
-            size, future, patience = self._requests[0]
+        request = self._first()
+        if request is None:
+            return self._last()
+        size, future, patience = request
         try:
             batch = future.result(wait_s)
         except CancelledError:
             raise StopIteration from None
         except ReplayDeadlineExceeded:
-            return self._last()
+            with self._lock:  # those behind it may have drawn something
+                self._time_is_over = True
+                if self._requests:
+                    self._requests.popleft()
+            return None
         except TimeoutError:
             if future.done():
                 raise
@@ -108,6 +111,18 @@ class Stream:
             self._unasked += size - batch.keys.size
         return batch
 
+    def _first(self) -> tuple[int, Future[SampleBatch], Deadline] | None:
+        """The request whose reply comes next; None when the time was over for all of them."""
+        with self._lock:
+            if self._closed:
+                raise StopIteration
+            self._ask()
+            if self._requests:
+                return self._requests[0]
+        if not self._time_is_over:
+            raise StopIteration
+        return None
+
     def _ask_again(self, error: ConnectionBroken) -> None:
         if reason_of(error) is not error:
             self._fail(error)
@@ -115,7 +130,8 @@ class Stream:
             requests, self._requests = list(self._requests), deque()
             self._unasked += sum(size for size, _, _ in requests)
         for _, future, _ in requests:
-            future.cancel()
+            if not future.cancel() and isinstance(future, CallFuture):
+                future.ignore()  # the connection was theirs, too
 
     def _fail(self, error: Exception) -> NoReturn:
         self.close()
@@ -123,7 +139,7 @@ class Stream:
         raise reason from reason.__cause__
 
     def _ask(self) -> None:
-        while len(self._requests) < self._most_requests:
+        while not self._time_is_over and len(self._requests) < self._most_requests:
             size = int(min(self._size, self._unasked))
             if not size or (self._batch_size is not None and self._drop_remainder and size < self._batch_size):
                 return
@@ -149,7 +165,8 @@ class Stream:
             self._closed = True
             requests, self._requests = list(self._requests), deque()
         for _, future, _ in reversed(requests):  # the last first: what was drawn for the first goes to nobody else
-            future.cancel()
+            if not future.cancel() and isinstance(future, CallFuture):
+                future.ignore()  # it may have failed as the first did
 
 
 def no_answer(client: Client) -> NoAnswer:

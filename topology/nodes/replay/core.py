@@ -8,6 +8,7 @@ held. Everything here is on indices, with the table's lock held; bytes are copie
 from __future__ import annotations
 
 import copy
+import secrets
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, final
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topology.nodes.replay.items import Items
+from topology.nodes.replay.messages import Occupancy
 from topology.nodes.replay.options import TableOptions
 from topology.nodes.replay.rate_limiters import LimiterState
 from topology.nodes.replay.requests import InsertRequest, Picks, SampleRequest
@@ -55,6 +57,7 @@ class TableCore:
         options: the table's settings.
         items: what is in the table.
         limiter: counts of inserts, samples and deletes, and what may pass.
+        inserted_steps: steps of all items inserted since it was made or cleared.
         inserts, samples: requests that wait, in order.
         leftover: samples drawn for requests that were then cancelled; the next ones get them.
         taken: by writer, how many of its items for this table have passed: what is sent again is not taken twice.
@@ -71,6 +74,8 @@ class TableCore:
         self.episodes: Counter[int] = Counter()
         self.ended_episodes = 0
         self.unique_samples = 0
+        self.inserted_steps = 0
+        self._life = secrets.randbits(63)
         self.inserts: deque[InsertRequest] = deque()
         self.samples: deque[SampleRequest] = deque()
         self.leftover: deque[Picks] = deque()
@@ -86,6 +91,11 @@ class TableCore:
     def counts(self, counts: Counts) -> None:
         self.limiter.inserts, self.limiter.samples, self.limiter.deletes = counts[:3]
         self.ended_episodes, self.unique_samples = counts[3:]
+
+    @property
+    def occupancy(self) -> Occupancy:
+        """What has come into the table, and what of it is there."""
+        return Occupancy(self.limiter.inserts, self.inserted_steps, self.items.count, self._life)
 
     # -- requests -----------------------------------------------------------------------------------------------------
 
@@ -164,13 +174,15 @@ class TableCore:
         return count if most is None else min(count, max(0, most - self.items.steps) // request.layout.item_steps)
 
     def _insert_some(self, request: InsertRequest, count: int) -> None:
-        # In pieces within which removing first and adding then is the same as one by one.
-        piece = self.options.max_size if self.remover.removes_in_batches else 1
+        # One by one, a new item is in before one is removed, and may be that one. Where it never is, in pieces within
+        # which removing first and adding then is the same.
+        removes_first = self.remover.removes_in_batches
+        piece = self.options.max_size if removes_first else 1
         last = request.passed + count
         while request.passed < last:
             free = self.options.max_size - self.items.count
             step = min(last - request.passed, max(free, piece))
-            if step > free:
+            if step > free and removes_first:
                 self._evict(step - free)
             chosen = slice(request.passed, request.passed + step)
             priorities = request.priorities[chosen]
@@ -179,7 +191,10 @@ class TableCore:
             self.remover.add(slots, priorities)
             self.episodes[request.episode] += step
             self.limiter.inserts += step
+            self.inserted_steps += step * request.layout.item_steps
             request.passed += step
+            if step > free and not removes_first:
+                self._evict(step - free)
         if request.writer:
             self.note_taken(request.writer, request.serial + request.passed)
 
@@ -299,7 +314,7 @@ class TableCore:
         self.forget(slots)
         self.limiter.reset()
         self.episodes.clear()
-        self.ended_episodes = self.unique_samples = 0
+        self.ended_episodes = self.unique_samples = self.inserted_steps = 0
 
     def shrink(self) -> None:
         """Removes items until the table is no larger than its settings allow, as inserts would."""

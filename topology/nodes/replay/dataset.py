@@ -29,7 +29,8 @@ class BatchIterator:
     limiter has counted them. 0 draws a batch only when it is asked for, as on-policy and single-threaded programs need.
 
     Iteration ends when `close` is called, also for a reader that is blocked, and when `timeout_s` passes without a
-    batch; a server that does not answer at all is an error. One reader; `close` from any thread.
+    batch: no further ones are requested then, and those that the others under way have drawn come before the end. A
+    server that does not answer at all is an error. One reader; `close` from any thread.
 
     Attributes:
         timed_out: whether the iteration ended because the time was over.
@@ -79,6 +80,39 @@ class BatchIterator:
         return self
 
     def __next__(self) -> ReplaySample:
+        while (batch := self._next_reply()) is None:
+            pass
+        return self._assemble(batch)
+
+    def _next_reply(self) -> SampleBatch | None:
+        """The next batch as it came; None where the time was over for it, which those behind it may not know yet."""
+        future = self._first()
+        try:
+            batch = self._result(future)
+        except NoAnswer:
+            self.close()
+            raise
+        except ReplayDeadlineExceeded:
+            self.timed_out = self._complete = True
+            self._done_with(future)
+            return None
+        except CancelledError:
+            self.close()
+            raise StopIteration from None
+        except (ReplayError, CourierError) as error:
+            self.close()
+            reason = reason_of(error)
+            raise reason from reason.__cause__
+        except BaseException:
+            self.close()
+            raise
+        asked_s = self._done_with(future)
+        if asked_s is not None:
+            self.age_s = self._clock.monotonic() - asked_s
+        return batch
+
+    def _first(self) -> Future[SampleBatch]:
+        """The request whose reply comes next. It stays where it is while it is waited for, so `close` can cancel it."""
         if self._inherited:
             raise inherited_error("the iterator")
         with self._lock:
@@ -91,30 +125,19 @@ class BatchIterator:
                 else:
                     self._futures.append(requested)
                     self._asked_s.append(self._clock.monotonic())
-            if not self._futures:
-                raise StopIteration
-            future = self._futures[0]  # stays there while it is waited for, so that `close` can cancel it
-        try:
-            batch = self._result(future)
-        except NoAnswer:
-            self.close()
-            raise
-        except (CancelledError, ReplayDeadlineExceeded) as error:
-            self.timed_out = isinstance(error, ReplayDeadlineExceeded)
-            self.close()
-            raise StopIteration from None
-        except (ReplayError, CourierError) as error:
-            self.close()
-            reason = reason_of(error)
-            raise reason from reason.__cause__
-        except BaseException:
-            self.close()
-            raise
-        with self._lock:
             if self._futures:
-                self._futures.popleft()
-                self.age_s = self._clock.monotonic() - self._asked_s.popleft()
-        return self._assemble(batch)
+                return self._futures[0]
+        if self.timed_out:
+            self.close()
+        raise StopIteration
+
+    def _done_with(self, future: Future[SampleBatch]) -> float | None:
+        """Takes the first request away; when it was asked for. None: the iterator has been closed meanwhile."""
+        with self._lock:
+            if not self._futures or self._futures[0] is not future:
+                return None
+            self._futures.popleft()
+            return self._asked_s.popleft()
 
     def close(self) -> None:
         """Ends the iteration and cancels what was requested ahead. Idempotent.

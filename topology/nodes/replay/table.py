@@ -20,7 +20,7 @@ from topology.nodes.replay import rate_limiters, selectors
 from topology.nodes.replay.core import TableCore
 from topology.nodes.replay.info import RateLimiterCallStats, RateLimiterInfo, TableInfo
 from topology.nodes.replay.insert_watches import InsertWatch, InsertWatches
-from topology.nodes.replay.messages import ServerStopped
+from topology.nodes.replay.messages import Occupancy, ServerStopped
 from topology.nodes.replay.options import TableOptions, check_priorities
 from topology.nodes.replay.rate_limiters import RateLimiter
 from topology.nodes.replay.requests import InsertRequest, Picks, SampleRequest
@@ -37,7 +37,7 @@ class Table:
     Args:
         name: its name, unique on a server.
         sampler: chooses items to sample.
-        remover: chooses the item to remove when one is inserted into a full table.
+        remover: chooses the item to remove when one has come into a full table; it may be that one.
         max_size: most items it holds.
         rate_limiter: how far samples and inserts may run apart.
         max_times_sampled: an item is removed after so many samples; 0 for never.
@@ -204,25 +204,38 @@ class Table:
                 self._core.queue(request)
                 ended = self._core.advance()
                 self._watch.end(isinstance(request, SampleRequest), self._core.inserts, self._core.samples)
-                ended += self._insert_watches.over(self._core.limiter.inserts)
+                ended += self._watches_over()
         for each in ended:
             each.finish()
         return request in ended
 
-    def watch_inserts(self, known: int) -> InsertWatch:
-        """A wait until another number of items than `known` have been inserted since the table was made or reset."""
+    @property
+    def occupancy(self) -> Occupancy:
+        """What has come into it, and what of it is there."""
         with self._lock:
-            watch, is_over = self._insert_watches.add(known, self._core.limiter.inserts)
+            return self._core.occupancy
+
+    def watch_inserts(self, known: int, steps: int = 0) -> InsertWatch:
+        """A wait until other than `known` items, and at least so many steps, were inserted since it was made or reset.
+
+        A reset ends it, too.
+        """
+        watch = InsertWatch(known, steps)
+        with self._lock:
+            watch.occupancy = self._core.occupancy
+            is_over = watch.is_over(watch.occupancy)
             if self._closed is not None:
                 watch.error, is_over = ServerStopped(self._closed), True
+            if not is_over:
+                self._insert_watches.add(watch)
         if is_over:
             watch.finish()
         return watch
 
     def end_watch(self, watch: InsertWatch) -> None:
-        """Ends a wait with the number that is known."""
+        """Ends a wait with what is there."""
         with self._lock:
-            ended = self._insert_watches.take(watch)
+            ended = self._insert_watches.take(watch, self._core.occupancy)
         for each in ended:
             each.finish()
 
@@ -267,7 +280,7 @@ class Table:
             core.samples.clear()
             leftover = list(core.leftover)
             core.leftover.clear()
-            watches = self._insert_watches.take_all(core.limiter.inserts, ServerStopped(reason))
+            watches = self._insert_watches.take_all(core.occupancy, ServerStopped(reason))
         for picks in leftover:
             picks.release()
         for watch in watches:
@@ -290,7 +303,10 @@ class Table:
         """Lets pass what can; the lock is held. Returns the requests that ended."""
         ended = self._core.advance()
         self._watch.note(self._core.inserts, self._core.samples)
-        return ended + self._insert_watches.over(self._core.limiter.inserts)
+        return ended + self._watches_over()
+
+    def _watches_over(self) -> list[InsertWatch]:
+        return self._insert_watches.over(self._core.occupancy) if self._insert_watches else []
 
     # -- changes to items ---------------------------------------------------------------------------------------------
 
@@ -324,7 +340,7 @@ class Table:
             self._core.clear()
             leftover = list(self._core.leftover)
             self._core.leftover.clear()
-            ended = self._advance()
+            ended: list[Any] = [*self._insert_watches.take_all(self._core.occupancy), *self._advance()]
         for picks in leftover:
             picks.release()
         for request in ended:
