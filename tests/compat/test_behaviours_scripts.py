@@ -36,10 +36,10 @@ EVERY_TERMINAL = """
         for terminal in (None, "current_terminal", "xterm", "gnome-terminal", "tmux_session", "output_to_files"):
             program = lp.Program("terminals")
             program.add_node(lp.PyNode(say, terminal), label="node")
-            lp.launch(program, "local_mp", terminal=terminal).wait()
+            lp.launch(program, "local_mt", terminal=terminal).wait()
             print("after", terminal, flush=True)
         try:
-            lp.launch(program, "local_mp", terminal="moon")
+            lp.launch(program, "local_mt", terminal="moon")
         except RuntimeError as error:
             print("refused:", error)
     """
