@@ -1,5 +1,7 @@
 """Operators that bring experience, learn from it, and report, with quick workers."""
 
+import queue
+
 import numpy as np
 import pytest
 
@@ -299,6 +301,87 @@ def test_a_worker_that_refuses_its_weights_is_heard_of(new_workers):
     with pytest.raises(ZeroDivisionError) as caught:
         workers.sync_weights()
     assert "set_weights" in caught.value.__notes__[-1]
+
+
+def test_a_worker_that_refuses_the_weights_that_come_with_a_request_is_heard_of_and_asked_again(new_workers):
+    workers = new_workers(2)
+    rollouts = ParallelRollouts(workers)
+    next(rollouts)
+    policy = workers.objects[0].get_policy()
+    takes, policy.set_weights = policy.set_weights, lambda weights: 1 / 0
+    workers.local_worker().get_policy().weight = 7.0
+    workers.sync_weights()
+    with pytest.raises(ZeroDivisionError) as caught:
+        next(rollouts)
+    name = workers.remote_workers()[0].name
+    assert caught.value.__notes__[-1] == f"raised by {name} in set_weights, which the plan had called"
+    policy.set_weights = takes
+    workers.sync_weights()
+    assert set(next(rollouts)["obs"]) == {7.0}
+
+
+class TestWeightsOnTheirWay:
+    """Small ones travel with the next call of an idle worker; they are there before it."""
+
+    @pytest.fixture
+    def workers(self, new_workers, latch):
+        workers = new_workers(1, before=latch)
+        next(ParallelRollouts(workers))
+        return workers
+
+    @pytest.fixture
+    def received(self, workers):
+        """The weights that the worker takes."""
+        received = queue.Queue()
+        workers.objects[0].get_policy().set_weights = received.put
+        return received
+
+    def send(self, workers, weight):
+        workers.local_worker().get_policy().weight = weight
+        workers.sync_weights()
+
+    def weight(self, workers):
+        return workers.objects[0].get_policy().weight
+
+    def test_with_a_request(self, workers):
+        self.send(workers, 3.0)
+        assert self.weight(workers) == 0.0
+        assert set(next(ParallelRollouts(workers))["obs"]) == {3.0}
+
+    @pytest.mark.parametrize("call", [lambda actor: actor.ping(), lambda actor: actor.futures.ping().result(20)])
+    def test_before_any_other_call(self, workers, call):
+        self.send(workers, 3.0)
+        call(workers.remote_workers()[0])
+        assert self.weight(workers) == 3.0
+
+    def test_only_one_set_waits(self, workers, received):
+        for weight in (1.0, 2.0, 3.0):
+            self.send(workers, weight)
+        assert [received.get(timeout=20), received.get(timeout=20)] == [1.0, 2.0]
+        workers.remote_workers()[0].ping()
+        assert received.get_nowait() == 3.0
+
+    def test_as_they_were_when_they_were_sent(self, workers):
+        weight = np.zeros(1000)
+        self.send(workers, weight)
+        weight += 1
+        workers.remote_workers()[0].ping()
+        received = self.weight(workers)
+        assert set(received) == {0.0}
+        received += 1  # as everything that is sent, it may be changed
+
+    def test_large_ones_at_once(self, workers, received):
+        self.send(workers, np.ones(100_000))
+        assert np.size(received.get(timeout=20)) == 100_000
+
+    def test_at_once_to_a_worker_that_plays(self, workers, latch, received):
+        latch.close()
+        fragment = workers.remote_workers()[0].submit("sample")
+        assert latch.waiting.acquire(timeout=20)
+        self.send(workers, 3.0)
+        latch.open()
+        fragment.result(20)
+        assert received.get(timeout=20) == 3.0
 
 
 def test_policies_of_a_multi_agent_batch(new_worker):

@@ -15,7 +15,7 @@ from topology.nodes.courier import codec
 from topology.nodes.courier.calls import CallFuture, RawReply
 from topology.nodes.courier.client import Client, raw_caller
 from topology.nodes.courier.server import Server, bind_object
-from topology.nodes.courier.wire import Kind
+from topology.nodes.courier.wire import Buffer, Kind, payload_bytes
 from topology.nodes.flow.shards import HOST_OPTIONS, ParallelIteratorWorker, release
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["Actor", "ActorGroup", "Broadcasts", "as_actors", "host", "results_of"]
 
 _numbers = itertools.count()
+
+_HELD_BYTES = 1 << 16
+"""Larger calls are written at once, from where their arguments are: to copy them would cost more than a message."""
 
 
 @final
@@ -41,6 +44,8 @@ class Actor:
         self.client = client
         self.name = name or str(client.address)
         self._hash = hash(client.address)
+        self._last: CallFuture | None = None
+        self._held: _Held | None = None
         self.hosting: Callable[[], object] | None = None  # ends the server, where it is in this process
         self.crew: Crew | None = None  # of those that fail and are left out together; set by a `WorkerSet`
 
@@ -52,18 +57,48 @@ class Actor:
     @property
     def futures(self) -> Any:
         """The remote methods, each returning a future."""
+        self._release()
         return self.client.futures
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         if method.startswith("_"):
             raise AttributeError(method)
+        self._release()
         found: Callable[..., Any] = getattr(self.client, method)
         return found
 
     def submit(self, method: str, *args: Any) -> CallFuture:
         """Calls a remote method. Calls of one actor are begun in the order in which they are submitted."""
-        future: CallFuture = getattr(self.client.futures, method)(*args)
-        return future
+        self._release()
+        return self._submit(method, *args)
+
+    def submit_with_held(self, method: str, *args: Any) -> CallFuture:
+        """As `submit`, but a call that is held travels with it. If that one fails it is a `HeldCallFailed`."""
+        held, self._held = self._held, None
+        if held is None:
+            return self._submit(method, *args)
+        return self._submit("call_after", held.method, held.body, held.buffers, method, *args)
+
+    def _submit(self, method: str, *args: Any) -> CallFuture:
+        self._last = getattr(self.client.futures, method)(*args)
+        return self._last
+
+    def hold(self, call: _Held) -> bool:
+        """Keeps a call, which travels with the next one rather than by itself. Not where the worker is at work.
+
+        Returns:
+            Whether it is kept.
+        """
+        if self._last is None or not self._last.over:
+            return False
+        self._release()
+        self._held = call
+        return True
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None:
+            held.send(self)
 
     def end(self) -> None:
         """Ends the server where it was made by `host`; otherwise does nothing. Idempotent."""
@@ -180,13 +215,21 @@ class Broadcasts:
         self._under_way: list[tuple[str, Actor, CallFuture]] = []
 
     def send(self, actors: Iterable[Actor], method: str, *args: Any) -> None:
-        """Calls a method of many actors. Does not wait."""
+        """Calls a method of many actors. Does not wait. Small calls of idle actors go with what is next asked."""
         body, buffers = codec.encode_call(args, {})
+        held = None
+        if payload_bytes(body, buffers) <= _HELD_BYTES:  # their memory may change before they are sent
+            held = _Held(self, method, body, [bytearray(buffer) for buffer in buffers])
         for actor in actors:
-            future = raw_caller(actor.client)(method, body, buffers)
-            assert isinstance(future, CallFuture)
-            future.ignore()
-            self._under_way.append((method, actor, future))
+            if held is None or not actor.hold(held):
+                self.send_now(actor, method, body, buffers)
+
+    def send_now(self, actor: Actor, method: str, body: Buffer, buffers: Sequence[Buffer]) -> None:
+        """Makes a call whose arguments are serialised. Does not wait."""
+        future = raw_caller(actor.client)(method, body, buffers)
+        assert isinstance(future, CallFuture)
+        future.ignore()
+        self._under_way.append((method, actor, future))
 
     def raise_errors(self) -> None:
         """Raises what a call has raised that is done, once for each."""
@@ -200,6 +243,21 @@ class Broadcasts:
                 self._under_way += [call for call in under_way[number + 1 :] if call[2].over]
                 error.add_note(f"raised by {actor.name} in {method}, which the plan had called")
                 raise error
+
+
+@final
+class _Held:
+    """A call that waits for the next one of its actor."""
+
+    def __init__(self, broadcasts: Broadcasts, method: str, body: Buffer, buffers: Sequence[Buffer]) -> None:
+        self._broadcasts = broadcasts
+        self.method = method
+        self.body = body
+        self.buffers = buffers
+
+    def send(self, actor: Actor) -> None:
+        """Sends it by itself."""
+        self._broadcasts.send_now(actor, self.method, self.body, self.buffers)
 
 
 def _error_of(future: CallFuture) -> Exception | None:

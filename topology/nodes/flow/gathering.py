@@ -13,7 +13,7 @@ from topology.nodes.flow.events import Signal, Waker
 from topology.nodes.flow.failures import Verdict
 from topology.nodes.flow.items import Item
 from topology.nodes.flow.remote_shards import Shard
-from topology.nodes.flow.shards import StreamUnknown
+from topology.nodes.flow.shards import HeldCallFailed, StreamUnknown
 from topology.nodes.flow.stages import Outcome, Stage
 
 __all__ = ["Gather"]
@@ -112,6 +112,10 @@ class Gather(Stage):
 
     def _fail(self, shard: Shard, error: BaseException, waker: Waker) -> None:
         crew = shard.crew
+        if isinstance(error, HeldCallFailed):  # the call of an operator, not what was asked here
+            self._deliver(shard, [])
+            error.error.add_note(f"raised by {shard.actor.name} in {error.method}, which the plan had called")
+            raise error.error
         if isinstance(error, StreamUnknown):  # it was started again while nothing was asked of it
             crew.prepare(shard.actor)
             verdict = Verdict.RETRY

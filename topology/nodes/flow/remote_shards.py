@@ -53,8 +53,8 @@ class Shard:
         self.in_flight += 1
         spec = None if self._open else self.spec
         if self._part is not None:
-            return self.actor.submit("next_slice", self.spec.stream, spec, *self._part, batch_ms)
-        return self.actor.submit("next_items", self.spec.stream, spec, batch_ms)
+            return self.actor.submit_with_held("next_slice", self.spec.stream, spec, *self._part, batch_ms)
+        return self.actor.submit_with_held("next_items", self.spec.stream, spec, batch_ms)
 
     def take(self, reply: Reply) -> list[Item]:
         """The items of a reply."""

@@ -7,17 +7,20 @@ anew. A host is called by one thread at a time, in the order of the calls: serve
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol, final
 
 from topology.clock import Deadline
 from topology.errors import CourierError
+from topology.nodes.courier import codec
+from topology.nodes.courier.wire import Buffer
 from topology.nodes.flow.stages import parts_of
 
 __all__ = [
     "HOST_OPTIONS",
     "Forever",
+    "HeldCallFailed",
     "ParallelIteratorWorker",
     "Reply",
     "ShardOperator",
@@ -69,6 +72,20 @@ _Taken = tuple[Any, int]  # an item, and the version of the weights it was made 
 
 class StreamUnknown(CourierError):
     """The host has no such stream: it was started again. Asked with the `StreamSpec` it opens it."""
+
+
+class HeldCallFailed(CourierError):
+    """What was asked was not begun: the call that travelled with it has failed.
+
+    Attributes:
+        method: that was called.
+        error: that it raised.
+    """
+
+    def __init__(self, method: str, error: BaseException) -> None:
+        super().__init__(method, error)
+        self.method = method
+        self.error = error
 
 
 _global_worker: ContextVar[ParallelIteratorWorker | None] = ContextVar("topology_flow_worker", default=None)
@@ -131,6 +148,19 @@ class ParallelIteratorWorker:
         self._open(stream, spec)
         slices = self._slices.setdefault(stream, _Slices(parts))
         return self._reply(f"{stream} part {part}", batch_ms, lambda: slices.take(part, lambda: self._next(stream)))
+
+    def call_after(self, first: str, body: Buffer, buffers: Sequence[Buffer], method: str, *args: Any) -> Any:
+        """Calls a method, with arguments that are serialised, and then another one, whose result it returns.
+
+        Raises:
+            HeldCallFailed: the first one has failed; the second was not called.
+        """
+        try:
+            first_args, first_kwargs = codec.decode(body, buffers)
+            getattr(self, first)(*first_args, **first_kwargs)
+        except Exception as error:
+            raise HeldCallFailed(first, error) from error
+        return getattr(self, method)(*args)
 
     def recover(self) -> None:
         """Called after a failure, before the next request: subclasses make anew what may be broken."""
