@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, final
 
+from launch import absl_programs
 from launch.aside import call_aside
 from launch.channel import Channel
 from launch.debugging import attach_terminal
@@ -159,10 +160,12 @@ class _Node:
         return outcome
 
     def _entry(self) -> None:
+        if self._setup.parse_flags:
+            absl_programs.begin()
         with importing(f"the node {self.context.name} imported what it needs"):
             _, entry = pickle.loads(self._setup.payload)
-        if self._setup.parse_flags and (absl_flags := sys.modules.get("absl.flags")) is not None:
-            absl_flags.FLAGS(sys.argv, known_only=True)
+        if self._setup.parse_flags:
+            absl_programs.read_flags()
         entry()
 
     def _finish(self, *, failed: bool) -> None:

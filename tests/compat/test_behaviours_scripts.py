@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 TIMEOUT_S = 100
 ROOT = Path(__file__).parents[2]
@@ -215,6 +216,38 @@ def test_a_second_ctrl_c_ends_it_at_once(start: Start) -> None:
         process.wait()
     assert process.returncode == -signal.SIGINT, "which a shell shows as 130"
     assert not psutil.wait_procs([node], timeout=TIMEOUT_S)[1]
+
+
+@pytest.mark.parametrize("begin", ["app.run(main)", "main(None)"])
+def test_nodes_that_are_processes_log_as_programs_of_absl(run: Run, begin: str) -> None:
+    """Also where the script itself is none. Acme's loggers write so."""
+    code, output = run(
+        f"""
+        import logging as of_python
+        from absl import app, flags, logging
+        import launchpad as lp
+
+        flags.DEFINE_string("name", "", "a flag")
+
+        def log():
+            logging.info("told by %s", flags.FLAGS.name)
+            of_python.getLogger("mine").info("as by Python")
+            logging.debug("not asked for")
+
+        def main(_):
+            program = lp.Program("logs")
+            program.add_node(lp.PyNode(log), label="node")
+            lp.launch(program, "local_mp").wait()
+
+        if __name__ == "__main__":
+            {begin}
+        """,
+        "--name=absl",
+    )
+    assert code == 0, output
+    assert re.search(r"^\[node/0\] I\d{4} .*script.py:\d+\] told by absl$", output, re.MULTILINE), output
+    assert re.search(r"^\[node/0\] I\d{4} .*script.py:\d+\] as by Python$", output, re.MULTILINE), output
+    assert "not asked for" not in output
 
 
 def test_where_it_does_not_run_it_says_so() -> None:
