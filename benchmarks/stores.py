@@ -1,6 +1,6 @@
 """Memory backends beside plain pub/sub of Redis with pickle, as ratios of one run.
 
-    python benchmarks/stores.py [--writers 1,4,16] [--seconds 2] [--rounds 3]
+    python benchmarks/stores.py [--writers 1,4,16] [--seconds 2] [--rounds 3] [--systems redis,replay,node]
 
 Every writer is a process that stores batches of 20 steps as fast as it is let, 4 of them under way; one reader takes
 them, 200 steps at a time where there is a way to say so. A figure is steps a second that reached the reader, the median
@@ -298,10 +298,11 @@ def main() -> int:
     parser.add_argument("--kinds", default="noise,game,small")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--systems", default="redis,replay,node", help="measured beside pub/sub")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     numbers = [int(text) for text in options.writers.split(",")]
-    kinds = options.kinds.split(",")
+    kinds, judged_ones = options.kinds.split(","), options.systems.split(",")
     preload = ["numpy", "redis", "topology.nodes.store.memory_redis", "topology.nodes.store.memory_replay"]
     multiprocessing.get_context("forkserver").set_forkserver_preload(preload)
     figures: dict[tuple[str, str, int], list[Measured]] = {}
@@ -312,6 +313,9 @@ def main() -> int:
             "redis, not packed": Memory(url, name=f"{NAME}-plain", packing=None),
             "replay": Memory(f"replay:{replay}"),
             "node": Memory(f"node:{node}"),
+        }
+        systems = {
+            name: system for name, system in systems.items() if name.partition(",")[0] in {"pub/sub", *judged_ones}
         }
         for kind in kinds:
             for number in numbers:
@@ -329,7 +333,7 @@ def main() -> int:
             f"{judged} against pub/sub with pickle, {kind}, {number} writers, steps/s",
             *(figures[name, kind, number] for name in (judged, "pub/sub")),
         )
-        for judged in ("redis", "replay", "node")
+        for judged in judged_ones
         for kind in kinds
         if kind != "small"
         for number in numbers

@@ -17,7 +17,7 @@ from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, TableInfo
 from topology.nodes.replay.legacy_writer import Writer, check_arguments
 from topology.nodes.replay.links import Link, LocalLink, RemoteLink, SampleCallArguments, in_time
-from topology.nodes.replay.messages import SampleBatch, WriteBatch
+from topology.nodes.replay.messages import Occupancy, SampleBatch, WriteBatch
 from topology.nodes.replay.patterns import Config
 from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.service import ReplayService
@@ -356,21 +356,32 @@ class Client:
         """Memory shared with the server; None for none."""
         return self._link.regions
 
-    def wait_for_inserts(self, table: str, known: int, timeout_s: float | None = None) -> int:
-        """How many items were inserted, as `server_info` counts them, once that is another number than `known`.
+    def occupancy(self, *tables: str) -> list[Occupancy]:
+        """What has come into each of these tables, and what of it is there. A small part of `server_info`, and quick.
 
-        Samples nothing: for those who look for what is new by other means.
+        Raises:
+            TableNotFound: the server has no such table.
+        """
+        found: list[Occupancy] = self._link.call("occupancy", tables)
+        return found
+
+    def wait_for_inserts(self, table: str, known: int, timeout_s: float | None = None, *, steps: int = 0) -> Occupancy:
+        """What was inserted, once that is another number of items than `known`, and at least so many steps.
+
+        Samples nothing: for those who look for what is new by other means. A reset of the table ends the wait, too.
 
         Args:
             table: name of the table.
-            known: the number that there was.
-            timeout_s: limit in seconds, after which the number is the same; None waits for ever.
+            known: the number of items that there was.
+            timeout_s: limit in seconds, after which it is told what is there; None waits for ever.
+            steps: of all items since the table was made or reset, see `Occupancy`.
 
         Raises:
-            TableNotFound: there is no such table.
+            TableNotFound: the server has no such table.
         """
-        count: int = self._link.call("wait_for_inserts", table, known, check_timeout("timeout_s", timeout_s))
-        return count
+        timeout_s = check_timeout("timeout_s", timeout_s)
+        found: Occupancy = self._link.call("wait_for_inserts", table, known, timeout_s, steps)
+        return found
 
     def take_back(self, table: str, writer: int, count: int) -> int:
         """See `TrajectoryWriter.take_back`."""

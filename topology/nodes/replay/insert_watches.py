@@ -6,22 +6,34 @@ from concurrent.futures import Future
 from typing import final
 
 from topology.errors import ReplayError
+from topology.nodes.replay.messages import Occupancy
 
 __all__ = ["InsertWatch", "InsertWatches"]
 
 
 @final
 class InsertWatch:
-    """A wait for the number of inserts to change.
+    """A wait for the number of inserts to change, and for so many steps to have been inserted.
 
     Attributes:
-        future: of the number. Cancelling it ends the wait.
+        future: of what is there then. Cancelling it ends the wait.
+        occupancy, error: what is reported in the end.
+
+    Args:
+        known: the number of inserts that its owner knows of.
+        steps: how many steps must have been inserted, of all items.
     """
 
-    def __init__(self) -> None:
-        self.future: Future[int] = Future()
-        self.count = 0
+    def __init__(self, known: int, steps: int) -> None:
+        self.future: Future[Occupancy] = Future()
+        self.occupancy: Occupancy | None = None
         self.error: ReplayError | None = None
+        self._known = known
+        self._steps = steps
+
+    def is_over(self, occupancy: Occupancy) -> bool:
+        """Whether what was waited for is there."""
+        return occupancy.inserts != self._known and occupancy.inserted_steps >= self._steps
 
     def finish(self) -> None:
         """Reports the end. To be called once, without any lock held."""
@@ -29,8 +41,8 @@ class InsertWatch:
             return
         if self.error is not None:
             self.future.set_exception(self.error)
-        else:
-            self.future.set_result(self.count)
+        elif self.occupancy is not None:
+            self.future.set_result(self.occupancy)
 
 
 @final
@@ -39,35 +51,32 @@ class InsertWatches:
 
     def __init__(self) -> None:
         self._watches: set[InsertWatch] = set()
-        self._count = 0  # that all of them know
 
-    def add(self, known: int, count: int) -> tuple[InsertWatch, bool]:
-        """A wait for another number than `known`, and whether it is over, since there were `count` inserts."""
-        watch = InsertWatch()
-        watch.count = count
-        if known != count:
-            return watch, True
-        self._count = count
+    def __bool__(self) -> bool:
+        return bool(self._watches)
+
+    def add(self, watch: InsertWatch) -> None:
+        """Adds a wait that is not over."""
         self._watches.add(watch)
         # A set, from which one can be taken without the lock: it may be cancelled at any moment.
         watch.future.add_done_callback(lambda _: self._watches.discard(watch))
-        return watch, False
 
-    def take(self, watch: InsertWatch) -> list[InsertWatch]:
+    def take(self, watch: InsertWatch, occupancy: Occupancy) -> list[InsertWatch]:
         """That one, if it is still there."""
-        if watch not in self._watches:
-            return []
-        self._watches.discard(watch)
-        return [watch]
+        return self._end([watch] if watch in self._watches else [], occupancy)
 
-    def over(self, count: int) -> list[InsertWatch]:
-        """Those that are over, since there were `count` inserts."""
-        return self.take_all(count) if self._watches and count != self._count else []
+    def over(self, occupancy: Occupancy) -> list[InsertWatch]:
+        """Those that are over."""
+        return self._end([watch for watch in list(self._watches) if watch.is_over(occupancy)], occupancy)
 
-    def take_all(self, count: int, error: ReplayError | None = None) -> list[InsertWatch]:
+    def take_all(self, occupancy: Occupancy, error: ReplayError | None = None) -> list[InsertWatch]:
         """All of them."""
-        watches = list(self._watches)
-        self._watches.clear()
+        return self._end(list(self._watches), occupancy, error)
+
+    def _end(
+        self, watches: list[InsertWatch], occupancy: Occupancy, error: ReplayError | None = None
+    ) -> list[InsertWatch]:
         for watch in watches:
-            watch.count, watch.error = count, error
+            self._watches.discard(watch)
+            watch.occupancy, watch.error = occupancy, error
         return watches

@@ -11,7 +11,17 @@ from topology.errors import ReplayError
 from topology.nodes.replay.layouts import LayoutSpec
 from topology.nodes.replay.storage import ColumnSpec
 
-__all__ = ["Cells", "ItemRun", "LentArray", "SampleBatch", "SampleGroup", "ServerStopped", "StreamLost", "WriteBatch"]
+__all__ = [
+    "Cells",
+    "ItemRun",
+    "LentArray",
+    "Occupancy",
+    "SampleBatch",
+    "SampleGroup",
+    "ServerStopped",
+    "StreamLost",
+    "WriteBatch",
+]
 
 
 class ServerStopped(ReplayError):
@@ -91,6 +101,22 @@ class WriteBatch(NamedTuple):
     runs: tuple[ItemRun, ...]
     keep_from: int
     last: bool = False
+
+
+class Occupancy(NamedTuple):
+    """How much has come into a table, and what of it is there.
+
+    Attributes:
+        inserts: items inserted since the table was made or reset.
+        inserted_steps: steps of those of them that came in since `life` began.
+        size: items in the table.
+        life: a random number that is another one when its server has begun anew.
+    """
+
+    inserts: int
+    inserted_steps: int
+    size: int
+    life: int
 
 
 class SampleGroup(NamedTuple):

@@ -6,19 +6,19 @@ and used no more when that cannot be known - after a call whose end is unknown, 
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import final
 
 import numpy as np
 import numpy.typing as npt
 
 from topology.errors import ConnectionBroken, CourierClosed, CourierError
+from topology.nodes.courier.calls import CallFuture
 from topology.nodes.replay.shared_memory import FIRST_BYTE, MemoryAddress, Region, is_supported
 
 __all__ = ["PooledRegion", "RegionPool"]
@@ -138,7 +138,12 @@ class RegionPool:
         except CourierError:
             self.retire(made)
             return None
-        lease.add_done_callback(functools.partial(self._lease_ended, made))
+        if isinstance(lease, CallFuture):
+            # Like a callback, but nobody has to read replies for its sake as long as nobody asks for one.
+            lease.ignore()
+            lease.afterwards(lambda _, error: self._lease_ended(made, error))
+        else:
+            lease.add_done_callback(lambda _: self._lease_ended(made, None if lease.cancelled() else lease.exception()))
         return made
 
     def _make_room(self, size: int) -> list[PooledRegion]:
@@ -153,9 +158,9 @@ class RegionPool:
         held = sum(region.size for region in self._regions)
         return len(self._regions) >= _MOST_REGIONS or held + size > _MOST_BYTES
 
-    def _lease_ended(self, region: PooledRegion, lease: Future[None]) -> None:
-        error = None if lease.cancelled() else lease.exception()
-        if error is not None and not isinstance(error, ConnectionBroken | CourierClosed):
+    def _lease_ended(self, region: PooledRegion, error: BaseException | None) -> None:
+        harmless = ConnectionBroken | CourierClosed | CancelledError
+        if error is not None and not isinstance(error, harmless):
             self._enabled = False  # this server cannot open our memory
         self.retire(region)
 

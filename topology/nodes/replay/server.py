@@ -12,7 +12,7 @@ from topology.nodes.replay.checkpointers import CheckpointerBase
 from topology.nodes.replay.client import Client
 from topology.nodes.replay.landing import LandingAddress
 from topology.nodes.replay.links import MOST_IN_FLIGHT
-from topology.nodes.replay.messages import SampleBatch, WriteBatch
+from topology.nodes.replay.messages import Occupancy, SampleBatch, WriteBatch
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.shared_memory import MemoryAddress
 from topology.nodes.replay.table import Table
@@ -28,6 +28,7 @@ class _Handlers:
         self._service = service
         self.delete = service.delete
         self.checkpoint = service.checkpoint
+        self.occupancy = service.occupancy
         self.reset = service.reset
         self.resize = service.resize
         self.server_info = service.server_info
@@ -69,8 +70,10 @@ class _Handlers:
         return self._service.sample_some(table, at_most, timeout_s, landing)
 
     @courier.asynchronous
-    def wait_for_inserts(self, table: str, known: int, timeout_s: float | None = None) -> Future[int]:
-        return self._service.wait_for_inserts(table, known, timeout_s)
+    def wait_for_inserts(
+        self, table: str, known: int, timeout_s: float | None = None, steps: int = 0
+    ) -> Future[Occupancy]:
+        return self._service.wait_for_inserts(table, known, timeout_s, steps)
 
     @courier.asynchronous
     def lend_memory(self, address: MemoryAddress) -> Future[None]:

@@ -23,7 +23,7 @@ from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.landing import LandingAddress
 from topology.nodes.replay.layouts import Store
 from topology.nodes.replay.lent_memory import LentMemory
-from topology.nodes.replay.messages import SampleBatch, ServerStopped, StreamLost, WriteBatch
+from topology.nodes.replay.messages import Occupancy, SampleBatch, ServerStopped, StreamLost, WriteBatch
 from topology.nodes.replay.requests import InsertRequest, SampleRequest
 from topology.nodes.replay.sample_call import SampleCall
 from topology.nodes.replay.streams import Stream, find_table
@@ -242,13 +242,19 @@ class ReplayService:
         """Removes items, keys [n]; returns how many were in the table."""
         return find_table(self.tables, table).delete(keys)
 
-    def wait_for_inserts(self, table: str, known: int, timeout_s: float | None = None) -> Future[int]:
-        """How many items were inserted, once that is another number than `known`, or the time is over.
+    def occupancy(self, tables: Sequence[str]) -> list[Occupancy]:
+        """What has come into each of these tables, and what of it is there."""
+        return [find_table(self.tables, table).occupancy for table in tables]
+
+    def wait_for_inserts(
+        self, table: str, known: int, timeout_s: float | None = None, steps: int = 0
+    ) -> Future[Occupancy]:
+        """What was inserted, once that is another number of items than `known` and so many steps, or the time is over.
 
         Cancelling the future ends the wait.
         """
         found = find_table(self.tables, table)
-        watch = found.watch_inserts(known)
+        watch = found.watch_inserts(known, steps)
         if timeout_s is not None and not watch.future.done():
             cancel_alarm = self._alarms.schedule(timeout_s, functools.partial(found.end_watch, watch))
             watch.future.add_done_callback(lambda _: cancel_alarm())

@@ -63,7 +63,7 @@ class ReplayMemory(MemoryBackend):
     """A handle of a memory in a replay service that serves `memory_tables(name, max_steps=...)`.
 
     Its bound counts steps, not bytes. Of blocked writers `stats` counts the experiences for which there is no room. One
-    store at a time goes through a handle: threads that share it wait for one another. A `writer` has up to 3 under way.
+    store at a time goes through a handle: threads that share it wait for one another, unless they use a `writer` each.
 
     Args:
         address: of the replay server.
@@ -95,7 +95,8 @@ class ReplayMemory(MemoryBackend):
         self._closed = False
         self._packer = Packer(packing)
         self._writing = threading.Lock()
-        self._writer = ReplayWriter(self._client, name, self._packer)
+        self._patience_s = patience_s
+        self._writer = ReplayWriter(self._client, name, self._packer, patience_s)
         self._reading = threading.RLock()
         self._reader = ReplayReader(self._client, name)
         try:
@@ -138,7 +139,7 @@ class ReplayMemory(MemoryBackend):
     def _make_writer(self, max_in_flight: int) -> MemoryWriter:
         self._check_open()
         return ReplayPipeline(
-            ReplayWriter(self._client, self._name, self._packer),
+            ReplayWriter(self._client, self._name, self._packer, self._patience_s),
             self._told,
             self._check_storable,
             max_in_flight=max_in_flight,
@@ -168,8 +169,9 @@ class ReplayMemory(MemoryBackend):
                     return [item.experience for item in shelf.take(wish)]
                 if deadline.expired:
                     raise StoreDeadlineExceeded(f"{wish} did not come in the time allowed: {self._explain()}")
-                inserts = reader.inserts  # now: another thread may read on
-            self._told(functools.partial(reader.sleep, inserts, slice_of(deadline, _SLICE_S)))
+                # Now: another thread may read on. Of episodes nobody but their writers knows how many will come.
+                there, missing = reader.there, 0 if wish.of_episodes else shelf.missing(wish)
+            self._told(functools.partial(reader.sleep, there, missing, slice_of(deadline, _SLICE_S)))
 
     def _fetch_available(self, max_steps: int | None) -> list[Experience]:
         reader, shelf = self._reader, self._reader.shelf

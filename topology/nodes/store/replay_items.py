@@ -12,7 +12,9 @@ import numpy as np
 
 from topology.errors import StoreDataError
 from topology.nodes import replay
-from topology.nodes.replay.messages import SampleBatch
+from topology.nodes.replay.messages import LentArray, SampleBatch
+from topology.nodes.replay.region_pool import RegionPool
+from topology.nodes.replay.shared_memory import FIRST_BYTE, view
 from topology.nodes.store.codec import MAX_BYTES, Array, decode, encode, size_of
 from topology.nodes.store.experience import Experience, check_columns
 from topology.nodes.store.packing import Packer
@@ -22,14 +24,22 @@ __all__ = ["Frame", "Item", "items_of", "pack"]
 
 _SIZE = np.dtype("<u8")
 _LEAST_WIDTH = 32
+_SHARED_BYTES = 64 << 10  # less is as fast through the socket
 _ID, _EPISODE, _META = "id", "episode", "."  # keys beside the frame's columns; those of its writer begin with a dot
 
 
 class Frame(NamedTuple):
-    """An experience on its way: `rows` [T, width] of bytes."""
+    """An experience on its way.
+
+    Attributes:
+        id: of the experience.
+        rows: [T, width] of bytes.
+        lent: where the server finds them, if they are in memory that is shared with it: for as long as `rows` lives.
+    """
 
     id: str
     rows: Array
+    lent: LentArray | None
 
 
 class Item(NamedTuple):
@@ -51,7 +61,7 @@ class Item(NamedTuple):
         return self.experience.whole_episode
 
 
-def pack(parcel: Parcel, id_: str, packer: Packer, width: int) -> Frame:
+def pack(parcel: Parcel, id_: str, packer: Packer, width: int, pool: RegionPool | None) -> Frame:
     """A parcel as an item.
 
     Args:
@@ -59,6 +69,7 @@ def pack(parcel: Parcel, id_: str, packer: Packer, width: int) -> Frame:
         id_: its id.
         packer: says how columns are packed.
         width: of rows, in bytes, to be kept to if that suits.
+        pool: of memory shared with the server; None for none.
     """
     nbytes = sum(column.nbytes for column in parcel.columns.values())
     packing = packer.choose() if nbytes <= MAX_BYTES else None  # a reader unpacks no more
@@ -70,14 +81,24 @@ def pack(parcel: Parcel, id_: str, packer: Packer, width: int) -> Frame:
     needed = -(-(size + _SIZE.itemsize) // parcel.steps)
     if not needed <= width <= 2 * needed:
         width = _round_up(needed)
-    rows = np.empty((parcel.steps, width), "u1")
+    rows, lent = _room((parcel.steps, width), pool)
     memory, end = rows.reshape(-1), 0
     for part in parts:
         memory[end : end + len(part)] = np.frombuffer(part, "u1")
         end += len(part)
     memory[end:] = 0
     memory[-_SIZE.itemsize :].view(_SIZE)[0] = size
-    return Frame(id_, rows)
+    return Frame(id_, rows, lent)
+
+
+def _room(shape: tuple[int, int], pool: RegionPool | None) -> tuple[Array, LentArray | None]:
+    """Memory for rows, the server's too if it can be."""
+    size = shape[0] * shape[1]
+    region = pool.take(size) if pool is not None and size >= _SHARED_BYTES else None
+    if region is None or pool is None:
+        return np.empty(shape, "u1"), None
+    rows = view(pool.hold(region), FIRST_BYTE, np.dtype(np.uint8), shape)
+    return rows, LentArray(region.address.token, FIRST_BYTE, rows.dtype, shape)
 
 
 def _round_up(width: int) -> int:

@@ -11,8 +11,8 @@ import numpy as np
 
 from topology.errors import ReplayDeadlineExceeded, StoreClosed
 from topology.nodes import replay
-from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.links import SampleCallArguments
+from topology.nodes.replay.messages import Occupancy
 from topology.nodes.store.replay_items import Item, items_of
 from topology.nodes.store.shelf import Shelf
 
@@ -29,7 +29,7 @@ class ReplayReader:
 
     Attributes:
         shelf: what was read and not handed out.
-        inserts: how many items had been inserted when the table was looked at last.
+        there: what was in the table when it was looked at last.
 
     Args:
         client: of the replay server.
@@ -38,10 +38,11 @@ class ReplayReader:
 
     def __init__(self, client: replay.Client, name: str) -> None:
         self.shelf: Shelf[Item] = Shelf()
-        self.inserts = 0
+        self.there = Occupancy(0, 0, 0, 0)
         self._client = client
         self._name = name
         self._reader: bytes | None = None
+        self._named = Occupancy(0, 0, 0, 0)  # what was in the table of readers when that was seen to be this one
         self._known: dict[str, tuple[int, int]] = {}  # key and steps of what is in the table and was read
 
     @property
@@ -76,7 +77,7 @@ class ReplayReader:
         Raises:
             StoreClosed: another handle has become the reader.
         """
-        newest, size = self._look(with_size=not is_enough())
+        newest = self._look()
         if newest == _NOBODY:
             self.recover()
             return
@@ -85,6 +86,7 @@ class ReplayReader:
                 f"another handle has become the reader of memory {self._name!r}, and gets what was not acknowledged; a "
                 "memory has one reader at a time. recover() takes it back"
             )
+        size = self.there.size
         new = size - len(self._known)
         try:
             while new > 0 and not is_enough():
@@ -98,28 +100,27 @@ class ReplayReader:
             # Somebody else has deleted items, the server has begun anew, or what was read was lost on the way.
             self.recover()
 
-    def _look(self, *, with_size: bool) -> tuple[bytes, int]:
-        """Who reads, and if wanted how many items there are; asked at the same time."""
+    def _look(self) -> bytes:
+        """Looks at what is there; returns who reads."""
         if self._reader is None:
-            return _NOBODY, 0
-        info = self._client.link.submit("server_info") if with_size else None
+            return _NOBODY
+        readers = f"{self._name}.reader"
+        self.there, named = self._client.occupancy(self._name, readers)
+        if named == self._named:  # nobody has named himself since
+            return self._reader
+        if not named.size:
+            return _NOBODY  # the server has begun anew
         try:
-            newest: bytes = self._client.sample_batch(f"{self._name}.reader", 1, timeout_s=_ANSWER_S).data.tobytes()
+            newest: bytes = self._client.sample_batch(readers, 1, timeout_s=_ANSWER_S).data.tobytes()
         except ReplayDeadlineExceeded:
-            newest = _NOBODY  # the server has begun anew
-        except BaseException:
-            if info is not None:
-                info.cancel()  # nobody will ask what became of it
-            raise
-        return newest, 0 if info is None else self._note(info.result())
+            return _NOBODY
+        if newest == self._reader:
+            self._named = named
+        return newest
 
     def _size(self) -> int:
-        return self._note(self._client.server_info())
-
-    def _note(self, tables: dict[str, TableInfo]) -> int:
-        table = tables[self._name]
-        self.inserts = table.rate_limiter_info.insert_stats.completed
-        return table.current_size
+        (self.there,) = self._client.occupancy(self._name)
+        return self.there.size
 
     def _read_all(self) -> None:
         # What was read goes behind all else in the table, so that this ends; and what was delivered before had been
@@ -145,9 +146,10 @@ class ReplayReader:
                 self._known[item.experience.id] = item.key, item.steps
                 self.shelf.add(item)
 
-    def sleep(self, inserts: int, at_most_s: float) -> None:
-        """Sleeps until something was inserted after `inserts` others, for so many seconds at most."""
-        self._client.wait_for_inserts(self._name, inserts, at_most_s)
+    def sleep(self, there: Occupancy, steps: int, at_most_s: float) -> None:
+        """Sleeps until something, and at least so many steps, came to what was there; for so many seconds at most."""
+        steps += there.inserted_steps
+        self._client.wait_for_inserts(self._name, there.inserts, at_most_s, steps=steps)
 
     def let_go(self, ids: list[str]) -> None:
         """Deletes what was handed out; what is not known is ignored."""

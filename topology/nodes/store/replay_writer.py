@@ -2,91 +2,176 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
+from collections import deque
 from collections.abc import Callable
-from typing import final
+from concurrent.futures import Future
+from typing import NamedTuple, final
 
 from topology.clock import Deadline
-from topology.errors import ReplayDeadlineExceeded, StoreClosed, StoreFull
+from topology.errors import ConnectionBroken, StoreClosed, StoreFull
 from topology.nodes import replay
+from topology.nodes.courier.calls import CallFuture
+from topology.nodes.replay.messages import ServerStopped, StreamLost
+from topology.nodes.replay.stopping import reason_of
 from topology.nodes.store.memory_writer import MemoryWriter
 from topology.nodes.store.packing import Packer
 from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.replay_items import Frame, pack
+from topology.nodes.store.replay_presence import Presence
+from topology.nodes.store.replay_stream import ReplayStream
 
 __all__ = ["ReplayPipeline", "ReplayWriter"]
 
 _LEAST_S = 0.1  # what a confirmation may take, however little time there is for room to come
-_MOST_WIDTHS = 8  # of rows, each of which is a column of its own, with memory for every step at the server
-_MOST_MESSAGES = 3  # of a writer of replay, which blocks for as long as more are under way
+
+
+class _UnderWay(NamedTuple):
+    frame: Frame
+    serial: int
+    stored: Future[None] | None  # None: not sent, or lost on the way
 
 
 @final
 class ReplayWriter:
-    """For one thread at a time.
+    """For one thread at a time. What was under way when the server went away is sent again when it is back.
 
     Args:
         client: of the replay server.
         name: of the memory.
         packer: says how columns are packed.
+        patience_s: how long a server that went away is waited for, in seconds.
     """
 
-    def __init__(self, client: replay.Client, name: str, packer: Packer) -> None:
+    def __init__(self, client: replay.Client, name: str, packer: Packer, patience_s: float) -> None:
         self._client = client
         self._name = name
         self._packer = packer
-        self._ids = secrets.token_hex(6)
-        self._number = 0
-        self._writer: replay.TrajectoryWriter | None = None
-        self._widths: set[int] = set()  # of the writer's columns
+        self._patience_s = patience_s
         self._width = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._ids = secrets.token_hex(6)
+        self._made = 0
+        self._stream = ReplayStream(self._name)
+        self._presence = Presence(self._client, self._name, self._patience_s)
+        self._under_way: deque[_UnderWay] = deque()
 
     def pack(self, parcel: Parcel) -> Frame:
         """An experience to be sent, with an id of its own."""
-        self._number += 1
-        id_ = f"{self._ids}-{os.getpid()}-{self._number}"  # a fork counts on from here, too
-        frame = pack(parcel, id_, self._packer, self._width)
+        if self._process != os.getpid():
+            self._begin()  # what was under way before the fork is for the parent
+        frame = pack(parcel, f"{self._ids}-{self._made}", self._packer, self._width, self._client.regions)
         self._width = frame.rows.shape[1]
         return frame
 
-    def takes(self, frame: Frame) -> bool:
-        """Whether it can be sent behind those that are under way; otherwise all of these must be confirmed first."""
-        return frame.rows.shape[1] in self._widths or len(self._widths) < _MOST_WIDTHS
-
     def send(self, frame: Frame) -> None:
-        """Sends it. Blocks while as many messages are under way as a writer of replay allows."""
-        if not self.takes(frame):
-            self.close()
-        if self._writer is None:
-            self._writer = self._client.trajectory_writer(1)
-        steps, width = frame.rows.shape
-        self._widths.add(width)
-        column = f"{width}"
-        self._writer.append_batch({column: frame.rows})
-        with self._writer.one_message():
-            self._writer.create_item(self._name, 0.0, self._writer.history[column][-steps:])
+        """Sends it, and does not wait for the server to have it."""
+        self._under_way.append(_UnderWay(frame, self._made, None))
+        self._made += 1
+        self._send_what_is_left(lend=True)
+
+    def _send_what_is_left(self, *, lend: bool) -> None:
+        """Sends what was not sent or lost, in order: the table takes nothing that comes after what was made later."""
+        for at, (frame, serial, sent) in enumerate(self._under_way):
+            if sent is not None:
+                continue
+            rows = frame.lent if lend and frame.lent is not None else frame.rows
+            try:
+                stored = self._client.submit_insert(self._stream.message(serial, rows))
+            except BaseException:
+                self._lose()  # an interrupt: nobody knows whether it was sent
+                raise
+            if isinstance(stored, CallFuture):
+                # Until there is an answer the server may read what it is lent, whatever becomes of this writer.
+                stored.afterwards(functools.partial(_keep, frame))
+            self._under_way[at] = _UnderWay(frame, serial, stored)
+
+    def _lose(self) -> None:
+        """Nobody knows what the server has got of that which is under way."""
+        lost = list(self._under_way)
+        self._under_way = deque(under_way._replace(stored=None) for under_way in lost)
+        self._stream.begin_anew()
+        for under_way in lost:
+            _ignore(under_way.stored)
 
     def confirm(self, most: int, timeout_s: float) -> bool:
-        """Waits until at most so many experiences are not in the memory; whether that came in time."""
-        if self._writer is None:
-            return True
+        """Waits until at most so many experiences are not in the memory; whether that came in time.
+
+        Raises:
+            ConnectionBroken: the server went away, and did not come back in time. What is under way stays so.
+            ReplayError: it refuses something. What was under way is lost.
+        """
+        deadline = Deadline(max(_LEAST_S, timeout_s))
+        while len(self._under_way) > most:
+            stored = self._under_way[0].stored
+            if stored is None:
+                if self._presence.answers(deadline.remaining()):
+                    self._send_what_is_left(lend=False)  # a server that has begun anew knows of no memory of ours
+                elif deadline.expired:
+                    return False
+            elif not self._is_stored(stored, deadline):
+                return False
+        return True
+
+    def _is_stored(self, stored: Future[None], deadline: Deadline) -> bool:
+        """Whether the oldest is in the memory, or was lost on its way to it, before the deadline."""
         try:
-            self._writer.flush(most, timeout_ms=int(1000 * max(_LEAST_S, timeout_s)))
-        except ReplayDeadlineExceeded:
-            return False
+            stored.result(deadline.remaining())
+        except (ConnectionBroken, ServerStopped, StreamLost) as error:
+            reason = reason_of(error)
+            if reason is not error:
+                raise reason from reason.__cause__
+            self._lose()
+            return True
+        except TimeoutError:
+            if not stored.done():
+                self._presence.answers(0.0)
+                return False
+            self._give_up()
+            raise
+        except Exception:
+            self._give_up()
+            raise
+        self._under_way.popleft()
+        self._presence.heard()
         return True
 
     def take_back(self) -> bool:
-        """Takes back what is not in the memory; whether there was something."""
-        return self._writer is not None and self._writer.take_back(self._name) > 0
+        """Takes back what is not in the memory; whether there was something. What is under way is confirmed then.
+
+        Raises:
+            ConnectionBroken: the server is not there. It is still under way.
+        """
+        if not self._under_way:
+            return False
+        while not self._presence.answers(None):
+            pass  # until the patience ends
+        return self._client.take_back(self._name, self._stream.writer, self._made) > 0
+
+    def _give_up(self) -> None:
+        self._lose()
+        self._under_way.clear()
 
     def close(self) -> None:
         """Lets go of what the server holds for it; does not wait."""
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = None
-        self._widths = set()
+        if self._stream.is_open and self._process == os.getpid():
+            _ignore(self._client.submit_insert(self._stream.farewell()))
+        self._give_up()
+
+
+def _keep(frame: Frame, result: object, error: BaseException | None) -> None:
+    """The end of a frame's life."""
+
+
+def _ignore(future: Future[None] | None) -> None:
+    """Nobody will ask for its result."""
+    if isinstance(future, CallFuture):
+        future.ignore()
 
 
 @final
@@ -115,7 +200,7 @@ class ReplayPipeline(MemoryWriter):
         self._writer = writer
         self._told = told
         self._check = check
-        self._most = min(max_in_flight, _MOST_MESSAGES)
+        self._most = max_in_flight
         self._explain = explain
         self._slice_s = slice_s
         self._closed = False
@@ -125,7 +210,7 @@ class ReplayPipeline(MemoryWriter):
             raise StoreClosed("this writer is closed; open another")
         self._check(parcel.steps)
         frame = self._writer.pack(parcel)
-        self._settle(self._most - 1 if self._writer.takes(frame) else 0, deadline)
+        self._settle(self._most - 1, deadline)
         self._told(lambda: self._writer.send(frame))
 
     def flush(self, timeout_s: float | None = None) -> None:
