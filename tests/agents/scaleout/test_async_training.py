@@ -10,6 +10,7 @@ from scaleout_fakes import Crash, FakeLearner, FakeMemory, FakeStore, Faults, sa
 from topology.agents.scaleout.intake import Admission, Intake
 from topology.agents.scaleout.saving import PolicySaver
 from topology.agents.scaleout.training import AsyncTraining
+from topology.errors import LeaseHeld
 from topology.testing import ManualClock
 
 SESSIONS = ("a", "b", "c")
@@ -236,3 +237,26 @@ def test_the_training_goes_on_wherever_the_trainer_dies(point):
     assert [key(meta) for batch in saved_history(run.store) for meta in batch] == [("a", 1)]
     assert not run.memory.delivered
     assert not run.memory.waiting
+
+
+class LeasedStore(FakeStore):
+    """Whose lease a trainer of another run has left behind."""
+
+    def __init__(self):
+        super().__init__(Faults())
+        self.asked = []
+
+    def lease(self, owner, ttl_s, *, timeout_s=0.0):
+        self.asked.append((ttl_s, timeout_s))
+        if timeout_s <= ttl_s:
+            raise LeaseHeld("'gone' holds the lease")
+        return super().lease(owner, ttl_s)
+
+
+def test_a_lease_that_a_dead_trainer_has_left_is_waited_for(caplog):
+    store = LeasedStore()
+    saver = PolicySaver(store, FakeLearner(Faults()), run="run", clock=ManualClock())
+    saver.begin()
+    assert [timeout_s > ttl_s for ttl_s, timeout_s in store.asked] == [False, True]
+    assert "'gone' holds the lease" in caplog.text
+    saver.close()

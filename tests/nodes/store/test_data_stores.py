@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topology.clock import SYSTEM_CLOCK
+from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import NodeContext, bind_context
 from topology.errors import (
     LeaseHeld,
@@ -25,7 +25,7 @@ from topology.errors import (
     StoreDataError,
     StoreDeadlineExceeded,
 )
-from topology.nodes.store.policies import DataStore, open_data_store
+from topology.nodes.store.policies import DataStore, Lease, open_data_store
 from topology.nodes.store.record_store import RecordStore
 from topology.testing import Gate, ManualClock, within
 
@@ -264,13 +264,24 @@ def test_a_record_of_somebody_else_is_refused(opener: Opener) -> None:
 # --- the lease --------------------------------------------------------------------------------------------------------
 
 
+def watch_it_end(store: RecordStore, clock: ManualClock, owner: str) -> Lease:
+    """Takes the lease of another, of 10 s, which is not renewed."""
+    with pytest.raises(LeaseHeld):
+        store.lease(owner, 10.0)
+    clock.advance(9.5)
+    with pytest.raises(LeaseHeld):
+        store.lease(owner, 10.0)
+    clock.advance(0.5)
+    return store.lease(owner, 10.0)
+
+
 def test_a_second_writer_is_told_who_holds_the_lease_and_until_when(opener: Opener) -> None:
     clock = ManualClock(start=1_000_000.0)
     first, second = opener(clock=clock), opener(clock=clock)
     lease = first.lease("trainer of Ada", 10.0)
     assert (lease.owner, lease.ttl_s, lease.expires_at) == ("trainer of Ada", 10.0, 1_000_010.0)
     clock.advance(4.0)
-    with pytest.raises(LeaseHeld, match=r"'trainer of Ada' holds .* 1970-01-12T13:46:50\+00:00, 6\.0 s") as held:
+    with pytest.raises(LeaseHeld, match=r"'trainer of Ada' holds .* 1970-01-12T13:46:50\+00:00 .* for 10 s") as held:
         second.lease("trainer of Bob", 10.0)
     assert (held.value.owner, held.value.expires_at) == ("trainer of Ada", 1_000_010.0)
     with pytest.raises(LeaseHeld):
@@ -288,8 +299,7 @@ def test_a_writer_whose_lease_was_taken_writes_nothing_any_more(opener: Opener) 
     first, second = opener(clock=clock), opener(clock=clock)
     old = first.lease("old", 10.0)
     first.save(weights(0), lease=old)
-    clock.advance(10.0)
-    new = second.lease("new", 10.0)
+    new = watch_it_end(second, clock, "new")
     for forbidden in (
         lambda: first.save(weights(9), state=weights(9), lease=old),
         old.renew,
@@ -329,8 +339,7 @@ def test_a_lease_taken_between_the_bytes_and_the_record_fences_the_save(opener: 
     with ThreadPoolExecutor(1) as pool:
         saved = pool.submit(first.save, weights(9), lease=old)
         gate.wait_entered()
-        clock.advance(11.0)
-        new = second.lease("new", 10.0)
+        new = watch_it_end(second, clock, "new")
         assert second.save(weights(1), lease=new) == 0
         gate.release()
         with pytest.raises(LeaseLost):
@@ -357,6 +366,87 @@ def test_a_save_without_a_lease_puts_its_bytes_again_when_a_lease_came_and_went(
         gate.release()
         assert saved.result(DEADLINE_S) == 0
     assert value_of(second.load().arrays) == 5
+
+
+class WrongClock:
+    """Whose time of day is not that of others, and may be set anew at any moment."""
+
+    def __init__(self, clock: Clock, wrong_s: float = 0.0) -> None:
+        self.time_of_day = clock.time
+        self.wrong_s = wrong_s
+        self.monotonic, self.sleep, self.wait_for = clock.monotonic, clock.sleep, clock.wait_for
+
+    def time(self) -> float:
+        return self.time_of_day() + self.wrong_s
+
+
+@pytest.mark.parametrize("wrong_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_anew_takes_no_lease_from_a_writer_that_lives(opener: Opener, wrong_s: float) -> None:
+    clock = ManualClock(start=1_000_000.0)
+    wrong = WrongClock(clock)
+    first, second = opener(clock=clock), opener(clock=wrong)
+    lease = first.lease("alive", 10.0)
+    for number in range(3):
+        with pytest.raises(LeaseHeld):
+            second.lease("other", 10.0)
+        clock.advance(6.0)
+        wrong.wrong_s += wrong_s
+        with pytest.raises(LeaseHeld):
+            second.lease("other", 10.0)
+        with pytest.raises(LeaseHeld):
+            second.save(weights(9))
+        assert first.save(weights(number), lease=lease) == number
+
+
+@pytest.mark.parametrize("wrong_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_anew_keeps_no_lease_for_a_writer_that_is_gone(opener: Opener, wrong_s: float) -> None:
+    clock = ManualClock(start=1_000_000.0)
+    wrong = WrongClock(clock)
+    first, second, third = opener(clock=wrong), opener(clock=WrongClock(clock, -wrong_s)), opener(clock=clock)
+    first.save(weights(0), lease=first.lease("gone", 10.0))
+    wrong.wrong_s = wrong_s
+    first.lease("gone", 10.0)
+    with pytest.raises(LeaseHeld):
+        third.save(weights(1))
+    watch_it_end(second, clock, "other").release()
+    assert third.save(weights(1)) == 1
+
+
+def test_without_a_lease_one_writes_when_that_of_another_is_over(opener: Opener) -> None:
+    clock = ManualClock(start=1_000_000.0)
+    first, second = opener(clock=clock), opener(clock=clock)
+    first.lease("gone", 10.0)
+    with pytest.raises(LeaseHeld):
+        second.save(weights(0))
+    clock.advance(10.0)
+    assert second.save(weights(0)) == 0
+
+
+def test_who_waits_gets_the_lease_of_a_writer_that_is_gone(opener: Opener) -> None:
+    first, second = opener(), opener()
+    first.lease("gone", 0.1)
+    assert second.lease("other", 60.0, timeout_s=DEADLINE_S).owner == "other"
+
+
+@pytest.mark.parametrize("wrong_s", [3600.0, -3600.0])
+def test_readers_neither_hang_nor_give_up_when_a_clock_is_set_anew(opener: Opener, wrong_s: float) -> None:
+    clock = WrongClock(SYSTEM_CLOCK)
+    reader, writer = opener(clock=clock), opener(clock=clock)
+    entered, wait_changed = threading.Event(), reader._medium.wait_changed
+
+    def wait_seen(*args: Any) -> None:
+        entered.set()
+        wait_changed(*args)
+
+    reader._medium.wait_changed = wait_seen  # type: ignore[method-assign]
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(reader.wait_newer, -1, timeout_s=DEADLINE_S)
+        assert entered.wait(DEADLINE_S)
+        clock.wrong_s = wrong_s
+        writer.save(weights(0))
+        assert waiting.result(DEADLINE_S).number == 0
+    with pytest.raises(StoreDeadlineExceeded):
+        reader.wait_newer(0, timeout_s=0.01)
 
 
 def test_a_lease_that_is_given_back_can_be_taken(opener: Opener) -> None:

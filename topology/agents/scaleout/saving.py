@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import Any, Protocol, final
 
@@ -10,14 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.errors import ProgramError
+from topology.errors import LeaseHeld, ProgramError
 from topology.nodes.store.codec import Plain
 from topology.nodes.store.policies import DataStore, Lease
 
 __all__ = ["PolicySaver", "Saved"]
 
+_logger = logging.getLogger(__name__)
+
 _NOTES = "notes"
 _LEASE_S = 60.0
+_WATCH_S = 1.25 * _LEASE_S  # a trainer that lives renews its lease in that time, again and again
 
 
 class Saved(Protocol):
@@ -70,13 +74,15 @@ class PolicySaver:
     def begin(self) -> dict[str, Any]:
         """Takes the writer's lease, and up what was saved last; saves policy 0 where nothing was. Gives its notes.
 
+        Blocks for as long as a lease lasts where a trainer of another run has left its own behind.
+
         Raises:
             LeaseHeld: another trainer writes there.
             ProgramError: what is there is of another run, or of another network, or has no trainer's state.
         """
         # First: taking the lease of another run would take back what it has announced.
         self._refuse_another_run()
-        self._lease = self._store.lease(self._run, _LEASE_S)
+        self._lease = self._take_lease()
         self._renewed_s = self._clock.monotonic()
         newest = self._store.newest()
         notes: dict[str, Any] = {}
@@ -86,6 +92,13 @@ class PolicySaver:
             notes = self._restore(newest)
         self._store.announce_ready(lease=self._lease)
         return notes
+
+    def _take_lease(self) -> Lease:
+        try:
+            return self._store.lease(self._run, _LEASE_S)
+        except LeaseHeld as error:
+            _logger.warning("waiting for %g s to see whether the trainer that had the lease lives: %s", _WATCH_S, error)
+        return self._store.lease(self._run, _LEASE_S, timeout_s=_WATCH_S)
 
     def _refuse_another_run(self) -> None:
         newest = self._store.newest()

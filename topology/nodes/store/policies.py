@@ -49,7 +49,7 @@ class Lease(abc.ABC):
     @property
     @abc.abstractmethod
     def expires_at(self) -> float:
-        """When it is over unless it is renewed, in seconds since the epoch by this machine's clock."""
+        """When it is over unless it is renewed, in seconds since the epoch by this machine's clock: for people."""
 
     @abc.abstractmethod
     def renew(self) -> None:
@@ -76,7 +76,7 @@ class DataStore(abc.ABC):
 
     Every method may block for the time the medium takes to answer, and may raise:
 
-        StoreUnavailable: the server is not there, or does not let us in.
+        StoreUnavailable: the server is not there, or does not let us in, or has a certificate that is not trusted.
         StoreDataError: what lies there was not written by this project, or is damaged.
         StoreError: the medium refuses: no room, no such bucket, a file where a directory should be.
         StoreClosed: this side closed it.
@@ -180,13 +180,14 @@ class DataStore(abc.ABC):
 
         What the writer before has announced, ready or finished, is taken back. An owner of the same name takes its
         own lease over at once: it is the same writer, started again; what it was before can write no more. For others
-        to get it right after the end of the one before, the clocks of the machines must agree; that one writer alone
-        can write does not depend on clocks.
+        it is over when this store has seen it for as long as it lasts and it was not renewed: they wait so long even
+        when nobody has written for days, and no clock of another machine matters, nor one that is set anew.
 
         Args:
             owner: a name for people and for the writer that is started again.
             ttl_s: how long it lasts without being renewed, in seconds: longer than from one save to the next.
-            timeout_s: how long to wait for another's lease to end, in seconds; None for ever.
+            timeout_s: how long to wait for another's lease to end, in seconds; None for ever. With 0 it is taken only
+                if nobody has it, or an earlier call has begun to watch it long enough ago.
 
         Raises:
             LeaseHeld: another writer holds it; by whom and until when.

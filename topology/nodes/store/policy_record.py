@@ -2,7 +2,7 @@
 
 It is written last, as a whole, in place of the one before it, and only if that was the newest: whoever reads it sees a
 state that was true, and two writers never write from the same one. All rules are here, without I/O and without a
-clock of its own.
+clock of its own. Whether a lease is over is for the caller to know: see `LeaseWatch`.
 
 | what | the record after it | refused when |
 |---|---|---|
@@ -49,10 +49,19 @@ class Entry(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Who has the lease, and until when, in seconds since the epoch."""
+    """Who has the lease.
+
+    Attributes:
+        owner: its name.
+        expires_at: when it is over unless it is renewed, in seconds since the epoch by the owner's clock: for people.
+        ttl_s: for how long it lasts without being renewed, in seconds.
+        renewed: revision of the record that renewed it last.
+    """
 
     owner: str
     expires_at: float
+    ttl_s: float
+    renewed: int
 
 
 @final
@@ -110,64 +119,79 @@ class Record:
         """Names of all bytes that are in use."""
         return frozenset(blob.name for entry in self.entries for blob in entry.blobs())
 
-    def check_writer(self, term: int | None, now: float) -> None:
+    def check_writer(self, term: int | None, *, over: bool) -> None:
         """Whether the holder of `term`, or somebody without a lease, may write.
+
+        Args:
+            term: of the lease; None without one.
+            over: whether the lease that somebody has is over.
 
         Raises:
             LeaseLost: the term is another.
             LeaseHeld: there is no term, and the lease of somebody is not over.
         """
         if term is not None:
-            if term != self.term or self.holder is None:
-                owner = f" by {self.holder.owner!r}" if self.holder is not None else ""
-                raise LeaseLost(
-                    f"this writer's lease is over, and was taken{owner} since: nothing was written. Renew it more "
-                    "often than it lasts, and let one writer run"
-                )
-        elif self.holder is not None and now < self.holder.expires_at:
-            raise _held(self.holder, now)
+            self.check_term(term)
+        elif self.holder is not None and not over:
+            raise _held(self.holder)
+
+    def check_term(self, term: int) -> None:
+        """Whether the holder of `term` may write.
+
+        Raises:
+            LeaseLost: the term is another.
+        """
+        if term != self.term or self.holder is None:
+            owner = f" by {self.holder.owner!r}" if self.holder is not None else ""
+            raise LeaseLost(
+                f"this writer's lease is over, and was taken{owner} since: nothing was written. Renew it more "
+                "often than it lasts, and let one writer run"
+            )
 
     # --- what may happen ----------------------------------------------------------------------------------------------
 
-    def leased(self, owner: str, ttl_s: float, now: float) -> Self:
-        """The lease is taken, or taken over by an owner of the same name."""
-        if self.holder is not None and self.holder.owner != owner and now < self.holder.expires_at:
-            raise _held(self.holder, now)
-        return self._next(term=self.term + 1, holder=Holder(owner, now + ttl_s), ready=False, finished=None)
+    def leased(self, owner: str, ttl_s: float, now: float, *, over: bool) -> Self:
+        """The lease is taken, or taken over by an owner of the same name. `over`: whether that of somebody is."""
+        if self.holder is not None and self.holder.owner != owner and not over:
+            raise _held(self.holder)
+        return self._next(term=self.term + 1, holder=self._holder(owner, ttl_s, now), ready=False, finished=None)
 
     def renewed(self, term: int, ttl_s: float, now: float) -> Self:
         """The holder goes on."""
-        self.check_writer(term, now)
+        self.check_term(term)
         return self._next(holder=self._extended(ttl_s, now))
 
-    def released(self, term: int, now: float) -> Self:
+    def released(self, term: int) -> Self:
         """The holder gives it back."""
-        self.check_writer(term, now)
+        self.check_term(term)
         return self._next(holder=None)
 
-    def published(self, entry: Entry, keep: int, term: int | None, ttl_s: float, now: float) -> Self:
+    def published(self, entry: Entry, keep: int, term: int | None, ttl_s: float, now: float, *, over: bool) -> Self:
         """A policy is there; those beyond the newest `keep` are not, but for the newest that has a state."""
-        self.check_writer(term, now)
+        self.check_writer(term, over=over)
         entries = (*self.entries, entry)
         with_state = [known for known in entries if known.state is not None][-1:]
         kept = [known for known in entries if known in entries[-keep:] or known in with_state]
         holder = self._extended(ttl_s, now) if term is not None else self.holder
         return self._next(entries=tuple(kept), holder=holder, finished=None)
 
-    def announced_ready(self, term: int | None, now: float) -> Self:
+    def announced_ready(self, term: int | None) -> Self:
         """The trainer is there."""
         if term is not None:
-            self.check_writer(term, now)
+            self.check_term(term)
         return self._next(ready=True, finished=None)
 
-    def announced_finished(self, reason: str, term: int | None, now: float) -> Self:
+    def announced_finished(self, reason: str, term: int | None) -> Self:
         """No policy will follow."""
         if term is not None:
-            self.check_writer(term, now)
+            self.check_term(term)
         return self._next(finished=reason)
 
     def _extended(self, ttl_s: float, now: float) -> Holder | None:
-        return None if self.holder is None else Holder(self.holder.owner, now + ttl_s)
+        return None if self.holder is None else self._holder(self.holder.owner, ttl_s, now)
+
+    def _holder(self, owner: str, ttl_s: float, now: float) -> Holder:
+        return Holder(owner, now + ttl_s, ttl_s, self.revision + 1)
 
     def _next(self, **changes: Any) -> Self:
         return replace(self, revision=self.revision + 1, id=secrets.token_hex(8), **changes)
@@ -201,11 +225,11 @@ class Record:
             raise StoreDataError(f"{where} holds no record of a data store ({error!r}): {data[:80]!r}") from error
 
 
-def _held(holder: Holder, now: float) -> LeaseHeld:
+def _held(holder: Holder) -> LeaseHeld:
     until = datetime.datetime.fromtimestamp(holder.expires_at, datetime.UTC).isoformat(timespec="seconds")
     return LeaseHeld(
-        f"{holder.owner!r} holds the lease of this store until {until}, {holder.expires_at - now:.1f} s from now, "
-        "unless it renews it: wait for that, or stop it",
+        f"{holder.owner!r} holds the lease of this store until {until} by its clock, unless it renews it. For others "
+        f"it is over once they have seen it for {holder.ttl_s:g} s without being renewed: wait so long, or stop it",
         owner=holder.owner,
         expires_at=holder.expires_at,
     )

@@ -9,6 +9,7 @@ from typing import final
 
 from topology.clock import Clock
 from topology.errors import LeaseHeld, LeaseLost, StoreClosed, StoreDeadlineExceeded, StoreError
+from topology.nodes.store.lease_watch import LeaseWatch
 from topology.nodes.store.policies import Lease
 from topology.nodes.store.policy_medium import Medium
 from topology.nodes.store.policy_record import Record
@@ -31,6 +32,7 @@ class Register:
     def __init__(self, medium: Medium, clock: Clock) -> None:
         self._medium = medium
         self._clock = clock
+        self._watch = LeaseWatch(clock)
         self._closed = False
 
     def read(self) -> Record:
@@ -73,6 +75,10 @@ class Register:
 
     # --- the lease ----------------------------------------------------------------------------------------------------
 
+    def is_over(self, record: Record) -> bool:
+        """Whether the lease that somebody has by `record`, just read, is over; also when nobody has one."""
+        return not self._watch.left_s(record)
+
     def take(self, owner: str, ttl_s: float, wait: Wait) -> HeldLease:
         """See `DataStore.lease`."""
         if not isinstance(owner, str) or not owner:
@@ -80,15 +86,16 @@ class Register:
         if not 0 < ttl_s < math.inf:
             raise ValueError(f"ttl_s={ttl_s!r}: a lease lasts a number of seconds above 0, and not for ever")
         while True:
-            current, now = self.read(), self._clock.time()
+            current = self.read()
+            left_s = self._watch.left_s(current)
             try:
-                after = current.leased(owner, ttl_s, now)
+                after = current.leased(owner, ttl_s, self._clock.time(), over=not left_s)
             except LeaseHeld as held:
                 try:
                     wait.check()
                 except StoreDeadlineExceeded:
                     raise held from None
-                self._medium.wait_changed(current.revision, wait, max(0.0, held.expires_at - now))
+                self._medium.wait_changed(current.revision, wait, left_s)
                 continue
             if self.write(after):
                 break
@@ -135,7 +142,7 @@ class HeldLease(Lease):
 
     def release(self) -> None:
         try:
-            self._register.change(lambda record, now: record.released(self.term, now))
+            self._register.change(lambda record, _: record.released(self.term))
         except LeaseLost:
             return  # it is not ours to give back
 

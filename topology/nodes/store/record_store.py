@@ -74,7 +74,7 @@ class RecordStore(DataStore):
         holder = holder_of(lease)
         while True:
             before = self._register.read()
-            before.check_writer(term_of(holder), self._clock.time())  # early: the bytes may be many
+            before.check_writer(term_of(holder), over=self._register.is_over(before))  # early: the bytes may be many
             entry = self._put(before.newest + 1, arrays, meta, state)
             after = self._publish(entry, before, holder)
             if after is not None:
@@ -117,7 +117,8 @@ class RecordStore(DataStore):
             if entry in current.entries:
                 return current  # a request that was sent twice had come through the first time
             try:
-                after = current.published(entry, self._keep, term_of(holder), ttl_s, self._clock.time())
+                over = self._register.is_over(current)
+                after = current.published(entry, self._keep, term_of(holder), ttl_s, self._clock.time(), over=over)
             except (LeaseHeld, LeaseLost):
                 self._register.discard(names)
                 raise
@@ -143,11 +144,11 @@ class RecordStore(DataStore):
 
     def announce_ready(self, *, lease: Lease | None = None) -> None:
         term = term_of(holder_of(lease))
-        self._register.change(lambda record, now: record.announced_ready(term, now))
+        self._register.change(lambda record, _: record.announced_ready(term))
 
     def announce_finished(self, reason: str, *, lease: Lease | None = None) -> None:
         term = term_of(holder_of(lease))
-        self._register.change(lambda record, now: record.announced_finished(str(reason), term, now))
+        self._register.change(lambda record, _: record.announced_finished(str(reason), term))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
