@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import math
 import os
 import secrets
@@ -35,6 +36,7 @@ __all__ = ["DirectoryMedium", "open_directory_store"]
 _POLICIES: Final = "policies"
 _ASIDE: Final = ".unfinished"
 _POLL_S: Final = (0.002, 0.05)  # a look opens two files: cheap, also over NFS
+_MOST_STALE: Final = 8  # times that a file may be replaced while it is read, before it is taken for something worse
 
 _REASONS = {
     errno.ENOSPC: "the disk is full: make room there, keep fewer policies, or take another directory",
@@ -44,6 +46,7 @@ _REASONS = {
     errno.EROFS: "the file system is read-only: mount it for writing, or take another directory",
     errno.ENOTDIR: "there is a file where the directory should be: remove it, or take another directory",
     errno.EEXIST: "there is a file where the directory should be: remove it, or take another directory",
+    errno.ESTALE: "the NFS server does not know it any more: mount it anew, or take another directory",
 }
 
 
@@ -164,11 +167,13 @@ class DirectoryMedium(Medium, Files):
     def list_files(self, folder: str) -> list[str]:
         with self._explained("read"):
             place = self._root / folder
-            return [child.name for child in place.iterdir() if child.is_file()] if place.is_dir() else []
+            children = list(place.iterdir()) if place.is_dir() else []
+            # What was removed while somebody reads it lives on in NFS under a name like that, and cannot be removed.
+            return [child.name for child in children if child.is_file() and not child.name.startswith(".nfs")]
 
     def _read(self, name: str) -> bytearray | None:
         with self._explained("read"):
-            while True:
+            for attempt in itertools.count(1):
                 try:
                     with open(self._root / name, "rb", buffering=0) as file:
                         data = bytearray(os.fstat(file.fileno()).st_size)
@@ -177,9 +182,10 @@ class DirectoryMedium(Medium, Files):
                 except FileNotFoundError:
                     return None
                 except OSError as error:
-                    if error.errno != errno.ESTALE:
-                        raise
                     # NFS: replaced while we opened it; what is there now can be opened.
+                    if error.errno != errno.ESTALE or attempt == _MOST_STALE:
+                        raise
+            raise AssertionError("unreachable")
 
     def _write_over(self, name: str, parts: Sequence[Buffer]) -> None:
         with self._explained("written"), self._aside(name, parts) as aside:
