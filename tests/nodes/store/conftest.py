@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 import importlib.util
+import ipaddress
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -61,6 +64,12 @@ def redis_is_there():
     return REDIS is not None and importlib.util.find_spec("redis") is not None
 
 
+@pytest.fixture(scope="session")
+def free_ports():
+    """Makes numbers of ports at which nobody listens."""
+    return free_port
+
+
 @pytest.fixture(scope="session", autouse=True)
 def shared_redis():
     """Begun before the first test, so that it is not taken for something that a test leaves behind."""
@@ -102,6 +111,58 @@ server.start()
 print("ready", *server.get_host_and_port(), flush=True)
 sys.stdin.read()
 """
+
+
+class Certificates(NamedTuple):
+    """Files in PEM: of an authority, and of one that it says is 127.0.0.1."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """Made for this session, by an authority that nobody knows."""
+    pytest.importorskip("cryptography", reason="the package cryptography, which makes certificates, is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+    made = Certificates(folder / "authority.pem", folder / "server.pem", folder / "server.key")
+    make_certificates(made)
+    return made
+
+
+def make_certificates(files):
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    keys = {name: ec.generate_private_key(ec.SECP256R1()) for name in ("authority", "server")}
+    began = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+
+    def begin(subject):
+        name = {each: x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, each)]) for each in keys}
+        builder = x509.CertificateBuilder().subject_name(name[subject]).issuer_name(name["authority"])
+        builder = builder.serial_number(x509.random_serial_number()).public_key(keys[subject].public_key())
+        builder = builder.not_valid_before(began).not_valid_after(began + datetime.timedelta(days=3))
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(keys["authority"].public_key())
+        return builder.add_extension(issuer, critical=False)
+
+    signs = dict.fromkeys(
+        ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False
+    )
+    signs |= {"key_cert_sign": True, "crl_sign": True, "encipher_only": False, "decipher_only": False}
+    authority = begin("authority").add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+    authority = authority.add_extension(x509.KeyUsage(**signs), critical=True)
+    mine = x509.SubjectKeyIdentifier.from_public_key(keys["authority"].public_key())
+    authority = authority.add_extension(mine, critical=False)
+    here = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    server = begin("server").add_extension(here, critical=False)
+    for file, builder in ((files.authority, authority), (files.certificate, server)):
+        signed = builder.sign(keys["authority"], hashes.SHA256())
+        file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    plain = serialization.NoEncryption()
+    form = serialization.PrivateFormat.PKCS8
+    files.key.write_bytes(keys["server"].private_bytes(serialization.Encoding.PEM, form, plain))
 
 
 class S3Server:

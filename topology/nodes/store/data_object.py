@@ -27,6 +27,7 @@ from topology.nodes.store.policy_patience import patient
 from topology.nodes.store.policy_waits import Wait, check_pauses
 from topology.nodes.store.record_chain import Chain, Files
 from topology.nodes.store.record_store import RecordStore
+from topology.nodes.store.tls import lasting_tls_error
 
 __all__ = ["ObjectMedium", "known_protocols", "open_object_store"]
 
@@ -228,6 +229,11 @@ class ObjectMedium(Medium, Files):
         except (StoreError, ImportError):
             raise
         except Exception as error:  # each file system has errors of its own
+            if (fault := lasting_tls_error(error)) is not None:
+                raise StoreDenied(
+                    f"the data store {self._url} cannot be {what}: {fault}; say by AWS_CA_BUNDLE=FILE which authority "
+                    "its certificate is from, and use http:// where it does not speak TLS"
+                ) from error
             if not (isinstance(error, PermissionError) or type(error).__name__ in _WITHOUT_CREDENTIALS):
                 raise StoreUnavailable(
                     f"the data store {self._url} cannot be {what}: {type(error).__name__}: {error}; check its address, "

@@ -26,6 +26,7 @@ from topology.nodes.store.policy_medium import BlobMissing, Medium
 from topology.nodes.store.policy_patience import patient
 from topology.nodes.store.policy_waits import Wait
 from topology.nodes.store.record_store import RecordStore
+from topology.nodes.store.tls import check_tls_files, lasting_tls_error
 
 if TYPE_CHECKING:
     import redis
@@ -88,6 +89,7 @@ class RedisMedium(Medium):
     def __init__(self, url: str, *, name: str = "", io_timeout_s: float = 30.0) -> None:
         if not 0 < io_timeout_s < math.inf:
             raise ValueError(f"io_timeout_s is a number of seconds above 0, got {io_timeout_s!r}")
+        check_tls_files(url)
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query))
         self._name = name or query.pop("name", "policies")
@@ -190,6 +192,11 @@ class RedisMedium(Medium):
                 "password in redis://USER:PASSWORD@HOST:PORT/DB"
             ) from error
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+            if (fault := lasting_tls_error(error)) is not None:
+                raise StoreDenied(
+                    f"the data store {self!r} cannot be {what}: {fault}; give rediss:// the certificate of the "
+                    "server's authority, as in ?ssl_ca_certs=FILE, and use redis:// where it does not speak TLS"
+                ) from error
             raise StoreUnavailable(
                 f"the data store {self!r} cannot be {what}: {error}; check its address, and that the server runs"
             ) from error

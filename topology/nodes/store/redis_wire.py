@@ -16,6 +16,7 @@ import numpy as np
 
 from topology.errors import StoreDenied
 from topology.nodes.store.codec import Buffer
+from topology.nodes.store.tls import check_tls_files, lasting_tls_error
 
 __all__ = ["Argument", "Refusal", "Wire", "WireBroken"]
 
@@ -51,13 +52,14 @@ class Wire:
 
     Raises:
         WireBroken: the server is not there.
-        StoreDenied: it does not let us in.
+        StoreDenied: it does not let us in, or has a certificate that is not trusted.
         ValueError: the URL makes no sense.
     """
 
     def __init__(self, url: str) -> None:
         redis = _package()
         said = redis.exceptions
+        check_tls_files(url)
         pool = redis.ConnectionPool.from_url(
             url, protocol=2, socket_connect_timeout=_CONNECT_S, socket_timeout=_ANSWER_S, encoding_errors="replace"
         )
@@ -71,6 +73,11 @@ class Wire:
         except said.ResponseError as error:
             raise StoreDenied(f"Redis refuses the connection: {error}") from None
         except (said.RedisError, OSError) as error:
+            if (fault := lasting_tls_error(error)) is not None:
+                raise StoreDenied(
+                    f"Redis is not spoken to: {fault}; give rediss:// the certificate of its authority, as in "
+                    "?ssl_ca_certs=FILE, and use redis:// where it does not speak TLS"
+                ) from None
             raise WireBroken(str(error)) from None
         self._socket: socket.socket = self._connection._sock  # noqa: SLF001 - there is no public way to it
         self._buffer = bytearray(1 << 14)
