@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, final
 
@@ -23,7 +23,7 @@ from launch.debugging import attach_terminal
 from launch.import_guard import importing
 from launch.outcome import Outcome, outcome_of
 from launch.python_process import PythonProcess
-from topology.context import NodeContext, StopToken, set_process_context
+from topology.context import NodeContext, StopToken, seed_after_restarts, set_process_context
 from topology.executable import Executable
 
 __all__ = ["Setup", "main"]
@@ -60,6 +60,11 @@ class Setup:
     notice_s: float
     process: PythonProcess
     terminal: str | None = None
+
+    def after_restarts(self, restarts: int) -> Setup:
+        """For a process that takes the place of so many that failed."""
+        seed = seed_after_restarts(self.context["seed"], restarts)
+        return replace(self, context={**self.context, "seed": seed})
 
     def dumps(self) -> bytes:
         """As the file that `main` reads."""

@@ -38,8 +38,8 @@ class ProcessSurroundings(Protocol):
     def record(self, resource: Mapping[str, Any]) -> None: ...
 
 
-def make_setup(surroundings: ProcessSurroundings, node: PlannedNode) -> bytes:
-    """What `launch.child.main` reads to run this node, for as many processes as it needs."""
+def make_setup(surroundings: ProcessSurroundings, node: PlannedNode) -> Setup:
+    """What `launch.child.main` is told to run this node, for as many processes as it needs."""
     context = surroundings.context(node, StopToken())
     own = {"stop", "run_in_processes"}
     parsed = flags_are_parsed()
@@ -53,7 +53,7 @@ def make_setup(surroundings: ProcessSurroundings, node: PlannedNode) -> bytes:
         notice_s=surroundings.plan.options.termination_notice_s,
         process=node.process,
         terminal=terminal_for(node.executable.label, node.name),
-    ).dumps()
+    )
 
 
 def _current_directory() -> str:
@@ -63,13 +63,18 @@ def _current_directory() -> str:
         return "."  # it has been removed; the nodes inherit what is left of it
 
 
-def file_with(data: bytes) -> int:
-    """An open file without a name."""
+def file_with(setup: Setup, *, restarts: int = 0) -> int:
+    """An open file without a name, for `launch.child.main`.
+
+    Args:
+        setup: of the node.
+        restarts: how often the node was started again before and with this one; see `NodeContext.seed`.
+    """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("topology-node")
     else:
         with tempfile.TemporaryFile() as temporary:
             descriptor = os.dup(temporary.fileno())
     with open(descriptor, "wb", closefd=False) as file:
-        file.write(data)
+        file.write(setup.after_restarts(restarts).dumps())
     return descriptor

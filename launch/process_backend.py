@@ -14,6 +14,7 @@ from typing import Any, final
 
 from launch.aside import start_thread
 from launch.channel import Channel, Message, open_standard_files
+from launch.child import Setup
 from launch.fork_client import ForkServer
 from launch.node_setup import ProcessSurroundings, file_with, make_setup
 from launch.outcome import Outcome, describe_exit
@@ -71,7 +72,7 @@ class ProcessBackend:
         self._request_stop = request_stop
         self._workers: dict[int, _Worker] = {}  # by key: one for every process there ever was
         self._current: dict[int, int] = {}  # key of a node's newest process
-        self._setups: dict[int, bytes] = {}
+        self._setups: dict[int, Setup] = {}
         self._selector = selectors.DefaultSelector()
         self._wake, wake = Channel.pair()
         self._wake_receiver = Channel(wake)
@@ -116,9 +117,10 @@ class ProcessBackend:
         control, theirs = Channel.pair()
         reader, writer = os.pipe()
         key = len(self._workers)
+        restarts = sum(worker.node == node for worker in self._workers.values())
         self._workers[key] = _Worker(node, server, control)
         self._current[node] = key
-        setup = file_with(self._setups[node])
+        setup = file_with(self._setups[node], restarts=restarts)
         try:
             server.fork(key, planned.name, control=theirs.fileno(), output=writer, setup=setup)
         except BaseException:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -20,7 +21,7 @@ from launch.outcome import Outcome, outcome_of
 from launch.plan import LaunchOptions, Plan, PlannedNode, make_plan
 from launch.supervisor import Ended
 from launch.thread_output import ThreadOutput
-from topology.context import NodeContext, StopToken, bind_context
+from topology.context import NodeContext, StopToken, bind_context, seed_after_restarts
 from topology.executable import Executable
 from topology.interrupt import interrupt_thread
 from topology.leak_guard import stack_of
@@ -72,11 +73,14 @@ class _ThreadBackend:
         self._output = output
         self._post = deployment.post
         self._workers: dict[int, _Worker] = {}
+        self._starts: Counter[int] = Counter()
         self._stop_reason: str | None = None
 
     def start(self, node: int) -> None:
         planned = self._deployment.plan.nodes[node]
-        context = self._context(planned, StopToken(self._deployment.request_stop))
+        self._starts[node] += 1
+        seed = seed_after_restarts(planned.seed, self._starts[node] - 1)
+        context = self._context(replace(planned, seed=seed), StopToken(self._deployment.request_stop))
         worker = _Worker(planned, context)
         self._workers[node] = worker
         if self._output is not None:

@@ -26,6 +26,7 @@ __all__ = [
     "bind_context",
     "derive_seeds",
     "get_context",
+    "seed_after_restarts",
     "set_process_context",
     "try_get_context",
 ]
@@ -210,7 +211,8 @@ class NodeContext:
         group_size: number of nodes in the group.
         launch_type: how it was launched, e.g. "local_mp".
         run_directory: where this run keeps logs, metrics and checkpoints; None when it keeps nothing.
-        seed: 31-bit seed of this node: distinct for every node, the same on every run with the same run seed.
+        seed: 31-bit seed of this node: distinct for every node, the same on every run with the same run seed. Where a
+            node is started again after a failure it has another one, so that it does not do the same once more.
         stop: set when the program is to stop.
         endpoints: endpoint of every address of the program, by `Address.id`.
         secret: shared by all nodes of the run; proves membership on TCP connections.
@@ -308,6 +310,12 @@ def _start_with_context(thread: threading.Thread) -> None:
 
         thread.run = run_in_context  # type: ignore[method-assign]
     _start_thread(thread)
+
+
+def seed_after_restarts(seed: int, restarts: int) -> int:
+    """The seed of a node that was started again so often; `seed` itself the first time."""
+    name = f"restart {restarts}"
+    return derive_seeds(seed, [name])[name] if restarts else seed
 
 
 def derive_seeds(run_seed: int, names: Iterable[str]) -> dict[str, int]:

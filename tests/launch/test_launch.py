@@ -17,6 +17,7 @@ import topology as lp
 from launch import signals
 from launch.plan import LaunchOptions
 from launch.run_directory import list_runs
+from topology.context import derive_seeds
 from topology.errors import LaunchError, NodeFailed, ProgramError, ProgramStopped, SerializationError
 from topology.testing import no_leaks
 
@@ -300,6 +301,27 @@ def test_restarts(launch: Callable[..., lp.Run], tmp_path: Path) -> None:
 def fail_twice(directory: Path) -> None:
     count = len(list(directory.glob("attempt-*")))
     (directory / f"attempt-{count}").touch()
+    if count < 2:
+        fail()
+
+
+def test_a_node_that_is_started_again_has_another_seed(launch: Callable[..., lp.Run], tmp_path: Path) -> None:
+    for name in ("first", "again"):
+        directory = tmp_path / name
+        directory.mkdir()
+        program = program_of(flaky=functools.partial(note_seed_and_fail_twice, directory))
+        assert launch(program, restarts={"flaky": 2}, seed=3).wait(timeout=20)
+    first, again = (
+        [int(file.read_text()) for file in sorted((tmp_path / name).iterdir())] for name in ("first", "again")
+    )
+    assert len(set(first)) == 3
+    assert first == again
+    assert first[0] == derive_seeds(3, ["flaky/0"])["flaky/0"]
+
+
+def note_seed_and_fail_twice(directory: Path) -> None:
+    count = len(list(directory.iterdir()))
+    (directory / f"attempt-{count}").write_text(str(lp.get_context().seed))
     if count < 2:
         fail()
 
