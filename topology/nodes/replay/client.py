@@ -17,7 +17,7 @@ from topology.nodes.replay.dataset import BatchIterator
 from topology.nodes.replay.info import ReplaySample, TableInfo
 from topology.nodes.replay.legacy_writer import Writer, check_arguments
 from topology.nodes.replay.links import Link, LocalLink, RemoteLink, SampleCallArguments, in_time
-from topology.nodes.replay.messages import Occupancy, SampleBatch, WriteBatch
+from topology.nodes.replay.messages import Occupancy, SampleBatch, WriteBatch, WriteItem
 from topology.nodes.replay.patterns import Config
 from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.service import ReplayService
@@ -388,7 +388,7 @@ class Client:
         number: int = self._link.call("take_back", table, writer, count)
         return number
 
-    def submit_insert(self, batch: WriteBatch) -> Future[None]:
+    def submit_insert(self, batch: WriteBatch | WriteItem) -> Future[None]:
         """Sends a message of a writer."""
         return self._link.submit("insert", batch, self._link.visit)
 

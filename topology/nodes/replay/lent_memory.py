@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from topology.nodes.replay.landing import LEAF_BYTES, LandingAddress, Placement
-from topology.nodes.replay.messages import LentArray, SampleBatch, WriteBatch
+from topology.nodes.replay.messages import LentArray, SampleBatch, WriteBatch, WriteItem
 from topology.nodes.replay.shared_memory import FIRST_BYTE, MemoryAddress, aligned, open_region, view
 
 __all__ = ["LentMemory", "Placer"]
@@ -46,8 +46,10 @@ class LentMemory:
                 return None
         return Placer(memory, address.ticket)
 
-    def resolve(self, batch: WriteBatch) -> WriteBatch:
+    def resolve(self, batch: WriteBatch | WriteItem) -> WriteBatch | WriteItem:
         """The batch with arrays where it tells of lent memory, as far as that is known here."""
+        if isinstance(batch, WriteItem):
+            return batch._replace(values=self._open(batch.values)) if isinstance(batch.values, LentArray) else batch
         if not any(isinstance(cells.values, LentArray) for cells in batch.cells):
             return batch
         return batch._replace(cells=tuple([cells._replace(values=self._open(cells.values)) for cells in batch.cells]))

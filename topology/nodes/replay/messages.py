@@ -21,6 +21,7 @@ __all__ = [
     "ServerStopped",
     "StreamLost",
     "WriteBatch",
+    "WriteItem",
 ]
 
 
@@ -101,6 +102,33 @@ class WriteBatch(NamedTuple):
     runs: tuple[ItemRun, ...]
     keep_from: int
     last: bool = False
+
+
+class WriteItem(NamedTuple):
+    """One message of a writer whose items share no steps: an item, and the steps that are all its own.
+
+    A stream is made of these alone, but for its end. For `writer` to `layouts` see `WriteBatch`.
+
+    Attributes:
+        values: of the one column, [n, *shape]: the item's steps.
+        table: name of the table.
+        layout: number of the layout in the stream. Its item takes all n steps.
+        priority: of the item.
+        episode: episode it belongs to.
+        serial: how many items the writer made for that table before this one.
+    """
+
+    writer: int
+    stream: int
+    number: int
+    columns: tuple[ColumnSpec, ...] | None
+    layouts: tuple[LayoutSpec, ...]
+    values: npt.NDArray[Any] | LentArray
+    table: str
+    layout: int
+    priority: float
+    episode: int
+    serial: int
 
 
 class Occupancy(NamedTuple):

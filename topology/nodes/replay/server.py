@@ -12,7 +12,7 @@ from topology.nodes.replay.checkpointers import CheckpointerBase
 from topology.nodes.replay.client import Client
 from topology.nodes.replay.landing import LandingAddress
 from topology.nodes.replay.links import MOST_IN_FLIGHT
-from topology.nodes.replay.messages import Occupancy, SampleBatch, WriteBatch
+from topology.nodes.replay.messages import Occupancy, SampleBatch, WriteBatch, WriteItem
 from topology.nodes.replay.service import ReplayService
 from topology.nodes.replay.shared_memory import MemoryAddress
 from topology.nodes.replay.table import Table
@@ -36,7 +36,7 @@ class _Handlers:
         self.update_priorities = service.update_priorities
 
     @courier.asynchronous
-    def insert(self, batch: WriteBatch, visit: int = 0) -> Future[None]:
+    def insert(self, batch: WriteBatch | WriteItem, visit: int = 0) -> Future[None]:
         return self._service.insert(batch, visit)
 
     @courier.asynchronous

@@ -23,7 +23,7 @@ from topology.nodes.replay.info import TableInfo
 from topology.nodes.replay.landing import LandingAddress
 from topology.nodes.replay.layouts import Store
 from topology.nodes.replay.lent_memory import LentMemory
-from topology.nodes.replay.messages import Occupancy, SampleBatch, ServerStopped, StreamLost, WriteBatch
+from topology.nodes.replay.messages import Occupancy, SampleBatch, ServerStopped, StreamLost, WriteBatch, WriteItem
 from topology.nodes.replay.requests import InsertRequest, SampleRequest
 from topology.nodes.replay.sample_call import SampleCall
 from topology.nodes.replay.streams import Stream, find_table
@@ -91,7 +91,7 @@ class ReplayService:
 
     # -- writers ------------------------------------------------------------------------------------------------------
 
-    def insert(self, batch: WriteBatch, visit: int = 0) -> Future[None]:
+    def insert(self, batch: WriteBatch | WriteItem, visit: int = 0) -> Future[None]:
         """Writes steps and items. The result comes when all items are in their tables.
 
         Errors: `TableNotFound`, `ValueError` (signature, priorities), `StreamLost`, `ServerStopped`. Cancelling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -11,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from topology.errors import ReplayError, TableNotFound
+from topology.nodes.replay.checks import check_priority
 from topology.nodes.replay.items import RowMatrix
 from topology.nodes.replay.layouts import Layout, Store
-from topology.nodes.replay.messages import ItemRun, LentArray, StreamLost, WriteBatch
+from topology.nodes.replay.messages import ItemRun, LentArray, StreamLost, WriteBatch, WriteItem
 from topology.nodes.replay.options import check_priorities
 from topology.nodes.replay.requests import InsertRequest
 from topology.nodes.replay.storage import RowGroup
@@ -62,7 +64,7 @@ class Stream:
         self._tables = tables
         self._submit = submit
         self._lock = threading.Lock()
-        self._early: dict[int, tuple[WriteBatch, Future[None]]] = {}
+        self._early: dict[int, tuple[WriteBatch | WriteItem, Future[None]]] = {}
         self._next_number = 0
         self._group: RowGroup | None = None
         self._layouts: list[Layout] = []
@@ -72,7 +74,7 @@ class Stream:
         self._lost = False
         self._waiting: dict[Future[None], list[tuple[Table, InsertRequest]]] = {}
 
-    def write(self, batch: WriteBatch) -> Future[None]:
+    def write(self, batch: WriteBatch | WriteItem) -> Future[None]:
         """Applies a batch when its turn comes. The result is there when every item of it is in its table."""
         reply: Future[None] = Future()
         with self._lock:
@@ -107,7 +109,7 @@ class Stream:
         for table, request in waiting:
             table.cancel(request, error)
 
-    def _take_turn(self, batch: WriteBatch, reply: Future[None]) -> None:
+    def _take_turn(self, batch: WriteBatch | WriteItem, reply: Future[None]) -> None:
         if reply.cancelled():  # the writer is gone
             self._lose()
             return
@@ -115,7 +117,8 @@ class Stream:
             _fail(reply, StreamLost("an earlier batch of this stream was refused, or the stream was closed"))
             return
         try:
-            requests = self._apply(batch, reply)
+            is_item = isinstance(batch, WriteItem)
+            requests = [self._apply_item(batch, reply)] if is_item else self._apply(batch, reply)
         except Exception as error:  # noqa: BLE001  (whatever it is belongs to the writer)
             self._lose()
             _fail(reply, error)
@@ -125,7 +128,7 @@ class Stream:
         if requests and not reply.done():
             self._waiting[reply] = requests
             reply.add_done_callback(self._settled)
-        if batch.last:
+        if not is_item and batch.last:
             self._lose()
 
     def _settled(self, reply: Future[None]) -> None:
@@ -139,18 +142,45 @@ class Stream:
             self._group.release(self._rows)
         self._rows = self._rows[:0]
 
-    def _apply(self, batch: WriteBatch, reply: Future[None]) -> list[tuple[Table, InsertRequest]]:
+    def _window(self, batch: WriteBatch | WriteItem) -> RowGroup:
+        """Where the steps of a batch go."""
         if batch.columns is not None:
             if self._group is not None:
                 self._group.release(self._rows)
             self._group = self._store.group(batch.columns)
             self._rows, self._layouts = self._rows[:0], []
             self._admitted.clear()
-        if self._group is None:
+        group = self._group
+        if group is None:
             raise StreamLost(f"writer {batch.writer:x} has no stream here: begin a new one")
-        self._layouts.extend(self._store.layout(self._group, spec) for spec in batch.layouts)
+        if batch.layouts:
+            self._layouts.extend([self._store.layout(group, spec) for spec in batch.layouts])
+        return group
+
+    def _apply_item(self, item: WriteItem, reply: Future[None]) -> tuple[Table, InsertRequest]:
+        group = self._window(item)
+        table, layout = self._admit(item.table, item.layout)
+        priorities = np.array([check_priority(item.table, item.priority)])
+        if isinstance(item.values, LentArray):
+            raise _unknown_memory()
+        if len(item.values) != layout.offsets.size:
+            raise ReplayError(f"an item of {layout.offsets.size} steps has come with {len(item.values)}")
+        rows = group.take(layout.offsets.size)
+        try:
+            group.columns[0].write(rows, item.values)
+        except BaseException:
+            group.release(rows)
+            raise
+        # The reference to each row is the item's from the start.
+        matrix: RowMatrix = rows.astype(np.int32)[None]
+        done = functools.partial(_report, reply)
+        request = InsertRequest(layout, matrix, priorities, item.episode, done, writer=item.writer, serial=item.serial)
+        return table, request
+
+    def _apply(self, batch: WriteBatch, reply: Future[None]) -> list[tuple[Table, InsertRequest]]:
+        group = self._window(batch)
         checked = [self._check(run) for run in batch.runs]
-        self._append(batch, self._group)
+        self._append(batch, group)
         # What waits must not keep the message alive, whose buffers the arrays in it refer to: hence the copies.
         done = _countdown(len(checked), reply)
         requests = [
@@ -169,19 +199,24 @@ class Stream:
             for table, layout, run in checked
         ]
         for _, request in requests:
-            self._group.retain(request.rows)
+            group.retain(request.rows)
         self._drop_before(batch.keep_from)
         return requests
 
     def _check(self, run: ItemRun) -> _Checked:
-        table = find_table(self._tables, run.table)
-        layout = self._layouts[run.layout]
-        if (run.table, run.layout) not in self._admitted:
-            table.check_item(layout.signature, of_steps=layout.of_steps)
-            table.check_steps(layout.item_steps)
-            self._admitted.add((run.table, run.layout))
+        table, layout = self._admit(run.table, run.layout)
         check_priorities(run.table, run.priorities)
         return _Checked(table, layout, run)
+
+    def _admit(self, name: str, number: int) -> tuple[Table, Layout]:
+        """A table and a layout, if items of that layout may be in that table."""
+        table = find_table(self._tables, name)
+        layout = self._layouts[number]
+        if (name, number) not in self._admitted:
+            table.check_item(layout.signature, of_steps=layout.of_steps)
+            table.check_steps(layout.item_steps)
+            self._admitted.add((name, number))
+        return table, layout
 
     def _append(self, batch: WriteBatch, group: RowGroup) -> None:
         if batch.num_steps:
@@ -191,7 +226,7 @@ class Stream:
             self._rows = np.concatenate([self._rows, group.take(batch.num_steps)])
         for column, first_step, values in batch.cells:
             if isinstance(values, LentArray):
-                raise StreamLost("memory of the writer is not known here (any more): begin anew, and send the bytes")
+                raise _unknown_memory()
             at = first_step - self._first
             if not 0 <= at <= self._rows.size - len(values):
                 raise ReplayError(f"cells of steps from {first_step} on are outside the window of the stream")
@@ -226,14 +261,22 @@ def _countdown(count: int, reply: Future[None]) -> Callable[[Exception | None], 
                 errors.append(error)
             if left:
                 return
-        if errors:
-            _fail(reply, errors[0])
-        elif reply.set_running_or_notify_cancel():
-            reply.set_result(None)
+        _report(reply, errors[0] if errors else None)
 
     if not count and reply.set_running_or_notify_cancel():
         reply.set_result(None)
     return done
+
+
+def _report(reply: Future[None], error: Exception | None) -> None:
+    if error is not None:
+        _fail(reply, error)
+    elif reply.set_running_or_notify_cancel():
+        reply.set_result(None)
+
+
+def _unknown_memory() -> StreamLost:
+    return StreamLost("memory of the writer is not known here (any more): begin anew, and send the bytes")
 
 
 def _fail(reply: Future[None], error: Exception) -> None:

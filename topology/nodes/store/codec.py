@@ -52,6 +52,7 @@ _SMALL_BYTES = 4096  # parts below it are joined: cheaper than a part of their o
 _MAX_TEXT_BYTES = 16 << 20
 _MAX_DIMENSIONS = 32
 _MAX_CACHED_BYTES = 1 << 16  # of a layout; larger ones are parsed each time
+_to_json = json.JSONEncoder(separators=(",", ":")).encode  # made once: `dumps` makes one for each call
 _PLAIN_TYPES = frozenset({str, int, float, bool, type(None)})
 
 
@@ -98,7 +99,7 @@ def encode(
         stored = [len(memory) for memory in memories]
     layout_text = _layout_text(tuple(layout))
     rest = [check_meta(meta), packing, stored] if packing is not None else [check_meta(meta)]
-    rest_text = json.dumps(rest, separators=(",", ":")).encode()
+    rest_text = _to_json(rest).encode()
     head = b"".join((_PREFIX.pack(_MAGIC, len(layout_text), len(rest_text), 0), layout_text, rest_text))
     return _parts(head, memories)
 
@@ -202,7 +203,7 @@ def _head(memory: memoryview) -> tuple[tuple[_Entry, ...], bytes, int]:
 
 @functools.lru_cache(maxsize=256)
 def _layout_text(layout: tuple[tuple[str, str, tuple[int, ...]], ...]) -> bytes:
-    return json.dumps(layout, separators=(",", ":")).encode()
+    return _to_json(layout).encode()
 
 
 @functools.lru_cache(maxsize=256)

@@ -22,14 +22,22 @@ def text_of(dtype: np.dtype[Any], name: str) -> str:
     Raises:
         TypeError: it is not kept.
     """
+    text = _text_of(dtype)
+    if text is None:
+        raise TypeError(
+            f"array {name!r} has dtype {dtype}, which is not kept: numbers, dates, text of fixed length and the types "
+            "of ml_dtypes are. Objects would have to be pickled; give each field of a record as an array of its own"
+        )
+    return text
+
+
+@functools.lru_cache(maxsize=256)
+def _text_of(dtype: np.dtype[Any]) -> str | None:
     if dtype.kind != "V" and _NUMPY.fullmatch(dtype.str):
         return dtype.str
     if dtype.kind == "V" and dtype.fields is None and _is_extension(dtype):
         return dtype.name
-    raise TypeError(
-        f"array {name!r} has dtype {dtype}, which is not kept: numbers, dates, text of fixed length and the types "
-        "of ml_dtypes are. Objects would have to be pickled; give each field of a record as an array of its own"
-    )
+    return None
 
 
 @functools.lru_cache(maxsize=256)

@@ -13,7 +13,7 @@ import cloudpickle
 import numpy as np
 
 from topology.nodes.replay.layouts import LayoutSpec, LeafPattern
-from topology.nodes.replay.messages import Cells, ItemRun, LentArray, WriteBatch
+from topology.nodes.replay.messages import LentArray, WriteBatch, WriteItem
 from topology.nodes.replay.storage import ColumnSpec
 from topology.nodes.replay.structure import describe
 from topology.nodes.store.codec import Array
@@ -37,7 +37,7 @@ class ReplayStream:
         self._table = table
         self.writer = secrets.randbits(63) | 1
         self._episode = secrets.randbits(64)
-        self._stream = self._number = self._step = 0
+        self._stream = self._number = 0
         self._width = 0
         self._layouts: dict[int, int] = {}  # of the window, by steps
 
@@ -52,7 +52,7 @@ class ReplayStream:
             self._stream += 1
             self._number = self._width = 0
 
-    def message(self, serial: int, rows: Array | LentArray) -> WriteBatch:
+    def message(self, serial: int, rows: Array | LentArray) -> WriteItem:
         """The next message.
 
         Args:
@@ -68,19 +68,23 @@ class ReplayStream:
         if steps not in self._layouts:
             self._layouts[steps] = len(self._layouts)
             layouts = (LayoutSpec((LeafPattern(0, tuple(range(steps)), False),), *_BARE, ((),)),)
-        first, number = self._step, self._number
-        self._step, self._number = first + steps, number + 1
-        item = ItemRun(self._table, self._layouts[steps], np.array([first]), _PRIORITY, self._episode, serial)
-        cells = (Cells(0, first, rows),)
-        return WriteBatch(
-            self.writer, self._stream, number, columns, layouts, first, steps, cells, (item,), keep_from=first + steps
+        number, self._number = self._number, self._number + 1
+        return WriteItem(
+            self.writer,
+            self._stream,
+            number,
+            columns,
+            layouts,
+            rows,
+            self._table,
+            self._layouts[steps],
+            0.0,
+            self._episode,
+            serial,
         )
 
     def farewell(self) -> WriteBatch:
         """The last message of the stream."""
-        step, number = self._step, self._number
+        stream, number = self._stream, self._number
         self.begin_anew()
-        return WriteBatch(self.writer, self._stream - 1, number, None, (), step, 0, (), (), keep_from=step, last=True)
-
-
-_PRIORITY: Final = np.zeros(1)
+        return WriteBatch(self.writer, stream, number, None, (), 0, 0, (), (), keep_from=0, last=True)
