@@ -327,7 +327,26 @@ def test_samples_are_asked_for_in_portions_of_max_in_flight(client: Any, count: 
     for i, _ in enumerate(make("trajectory", client, **options).take(25), 1):
         drawn = samples_of(client, "dist") - before
         assert drawn % count == 0
-        assert i <= drawn < i + count
+        assert i <= drawn <= i + max(count - 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "batch_size", "asked"), [(1, None, [1, 1, 1]), (3, None, [0, 0, 1, 0]), (4, 4, [1, 1]), (1, 4, [0, 0])]
+)
+def test_what_comes_next_is_asked_for_while_the_program_works(
+    client: Any, count: int, batch_size: int | None, asked: list[int]
+) -> None:
+    """When all that came is handed on, and no more than may be in flight."""
+    populate(client, "dist")
+
+    def under_way(**options: Any) -> list[int]:
+        """Requests after each of the first elements."""
+        dataset = make("trajectory", client, max_in_flight_samples_per_worker=count, **options)
+        elements: Any = iter(dataset.batch(batch_size) if batch_size else dataset)
+        return [len(elements._session._stream._requests) for _ in zip(asked, elements, strict=False)]
+
+    assert under_way() == asked
+    assert set(under_way(rate_limiter_timeout_ms=10_000)) == {0}, "the time is for readers who wait"
 
 
 @pytest.mark.parametrize("count", [1, 4, 9])

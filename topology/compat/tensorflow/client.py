@@ -187,6 +187,9 @@ class _OneSample:
                 raise _WrongDtype(f"the item has a column of {leaf.dtype}, where {np.dtype(dtype)} was asked for")
         return [[*(field[0, ...] for field in columns[:5]), *(_first_step(leaf[0, ...]) for leaf in columns[5:])]]
 
+    def ask_ahead(self) -> None:
+        """There is one sample only."""
+
     def close(self) -> None:
         self._future.cancel()
 

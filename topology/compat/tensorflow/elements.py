@@ -98,6 +98,7 @@ class Elements(OwnedIterator):  # type: ignore[misc]
         self._compose = compose
         self._join = join
         self._specs = specs
+        self._dtypes = [spec.dtype for spec in specs]
         self._is_whole = is_whole
         self._lock = threading.Lock()
         self._session: Session | None = None
@@ -116,6 +117,8 @@ class Elements(OwnedIterator):  # type: ignore[misc]
                 pieces = _told_as_tensorflow_does(self._read)
                 self._ready = [each for piece in pieces for each in self._taken_apart(piece)][::-1]
             tensors = self._ready.pop()
+            if not self._ready and self._session is not None:
+                self._session.ask_ahead()
         return self._compose(tensors)
 
     def get_next(self) -> Any:
@@ -156,10 +159,9 @@ class Elements(OwnedIterator):  # type: ignore[misc]
         size = len(columns[0])
         if not size:
             return []
-        dtypes = [spec.dtype for spec in self._specs]
         if size == 1 and not self._is_whole:
-            columns = [column[0, ...] for column in columns]
-        tensors = list(map(tf.constant, columns, dtypes))  # in half the time of `convert_to_tensor`
+            columns = [column[0] for column in columns]
+        tensors = list(map(tf.constant, columns, self._dtypes))  # in half the time of `convert_to_tensor`
         if size == 1 or self._is_whole:
             return [tensors]
         return list(zip(*(tf.unstack(tensor, size) for tensor in tensors), strict=True))

@@ -72,6 +72,9 @@ class Session(Protocol):
     def read(self, wait_s: float) -> Iterable[Columns]:
         """What comes next, in pieces; none when there is none after `wait_s`. Raises `EOFError` at the end."""
 
+    def ask_ahead(self) -> None:
+        """All that was read has been handed on."""
+
     def close(self) -> None:
         """Ends it, also for a reader that is blocked. Idempotent."""
 
@@ -138,7 +141,12 @@ class SampleSession:
             return ()
         if self._plan.batch_size is not None and len(batch.groups) > 1:
             raise ValueError(_kinds(self._client, batch))
+        if batch.keys.size == 1 or self._plan.batch_size is not None:  # one element, which goes on at once
+            self.ask_ahead()
         return map(self._arranged, columns_of(batch))
+
+    def ask_ahead(self) -> None:
+        self._stream.ask_ahead()
 
     def close(self) -> None:
         self._stream.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
@@ -32,8 +33,8 @@ Columns: TypeAlias = "list[npt.NDArray[Any]]"
 class Stream:
     """Samples in the order they were drawn. One reader; `close` from any thread.
 
-    At most `max_in_flight_samples_per_worker` times `num_workers_per_iterator` samples are under way or in the reader's
-    hands; with whole batches one batch in any case.
+    At most `max_in_flight_samples_per_worker` times `num_workers_per_iterator` samples are under way or wait for the
+    reader to hand them on; with whole batches one batch in any case.
 
     When the connection breaks, what was under way is asked for again, and it waits for the server as it does for one
     that is not there yet.
@@ -66,6 +67,7 @@ class Stream:
         else:
             self._size = batch_size
             self._most_requests = max(options.in_flight // batch_size, 1)
+        self._may_ask_ahead = options.timeout_s is None and options.in_flight >= (batch_size or 1)
         self._unasked: float = math.inf if options.max_samples < 0 else options.max_samples
         self._lock = threading.Lock()
         self._requests: deque[tuple[int, Future[SampleBatch], Deadline]] = deque()
@@ -110,6 +112,17 @@ class Stream:
                 self._requests.popleft()
             self._unasked += size - batch.keys.size
         return batch
+
+    def ask_ahead(self) -> None:
+        """The reader has handed on all that was read: what it will want next is asked for meanwhile.
+
+        Not where the rate limiter has a time limit: that is for readers who wait.
+        """
+        if not self._may_ask_ahead:
+            return
+        with self._lock, contextlib.suppress(CourierError, ReplayError):  # the next `poll` meets it again
+            if not self._closed:
+                self._ask()
 
     def _first(self) -> tuple[int, Future[SampleBatch], Deadline] | None:
         """The request whose reply comes next; None when the time was over for all of them."""
