@@ -61,9 +61,10 @@ def take_additions_away() -> None:
 def _look_again(kind: type) -> None:
     """What a class, and those derived from it, remember of their members is found anew."""
     if isinstance(kind, abc.ABCMeta):
-        abc.update_abstractmethods(kind)
+        untyped: Any = kind
+        abc.update_abstractmethods(untyped)
         # What counts as an instance of it may have changed, and no documented way says so.
-        forget: Any = kind._abc_caches_clear  # type: ignore[attr-defined]  # noqa: SLF001 - as above
-        forget()
+        untyped._abc_caches_clear()  # noqa: SLF001 - as above
+    derived: type
     for derived in kind.__subclasses__():
         _look_again(derived)

@@ -91,9 +91,9 @@ def translate_errors(wanted: bool = True) -> None:
 
 def _add_codes() -> None:
     for kind in _kinds_of(errors.CourierError):
-        code = vars(kind).get("code")
-        if code in iter(StatusCode):  # a program's own error may have a code of its own
-            add(kind, code=StatusCode(code))  # equal to the number, and prints its name
+        code = next((each for each in StatusCode if each == vars(kind).get("code")), None)
+        if code is not None:  # a program's own error may have a code of its own
+            add(kind, code=code)  # equal to the number, and prints its name
     add(errors.CourierError, status=Computed(_status))  # the original's spelling
 
 
