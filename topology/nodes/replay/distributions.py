@@ -306,5 +306,13 @@ class Heap(Distribution):
         return np.array(sorted(self._current, key=self._current.__getitem__), np.int64)
 
     def first(self, count: int) -> Slots:
-        alive = (entry for entry in self._heap if self._current.get(entry[2]) == entry[1])
-        return np.array([slot for _, _, slot in heapq.nsmallest(count, alive)], np.int64)
+        # Out and in again: to look through all of them would take longer the larger the table is.
+        heap, current = self._heap, self._current
+        found: list[tuple[float, int, int]] = []
+        while len(found) < count and heap:
+            entry = heapq.heappop(heap)
+            if current.get(entry[2]) == entry[1]:
+                found.append(entry)
+        for entry in found:
+            heapq.heappush(heap, entry)
+        return np.array([slot for _, _, slot in found], np.int64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import secrets
 import threading
 from collections.abc import Callable
@@ -189,18 +188,28 @@ class _Visit:
 
     def __init__(self, submit: Callable[..., Future[Any]]) -> None:
         self._submit = submit
-        self._begun: tuple[int, int, Future[Any]] | None = None
+        self._begun: tuple[int, Future[Any]] | None = None
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """In a forked child: the connection is the parent's."""
+        self._begun = None
 
     def number(self) -> int:
         """Number of the visit over the connection there is now, in this process."""
         begun = self._begun
-        if begun is None or begun[2].done() or begun[0] != os.getpid():
+        if begun is None or _is_over(begun[1]):
             number = secrets.randbits(63) | 1
             visit = self._submit("visit", number)
             if isinstance(visit, CallFuture):
                 visit.ignore()  # it ends with the connection: whoever needs that says so
-            begun = self._begun = os.getpid(), number, visit
-        return begun[1]
+            begun = self._begun = number, visit
+        return begun[0]
+
+
+def _is_over(future: Future[Any]) -> bool:
+    # `done` would have replies read for the sake of this one, with every message of a writer.
+    return future.over if isinstance(future, CallFuture) else future.done()
 
 
 @final

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from topology.nodes.store.codec import Array, Plain
 from topology.nodes.store.dtypes import text_of
 
-__all__ = ["Experience", "check_columns"]
+__all__ = ["Experience", "check_columns", "common_length"]
 
 
 class Experience(NamedTuple):
@@ -47,8 +47,17 @@ def check_columns(columns: Mapping[str, npt.ArrayLike]) -> tuple[dict[str, Array
         if not isinstance(name, str) or not name:
             raise ValueError(f"names of columns are text, got {name!r}")
         text_of(array.dtype, name)
+    return arrays, common_length(arrays)
+
+
+def common_length(arrays: Mapping[str, Array]) -> int:
+    """T of arrays [T, ...].
+
+    Raises:
+        ValueError: there is none, one has no leading axis, or they differ in length, or have length 0.
+    """
     lengths = {array.shape[:1] for array in arrays.values()}
     if len(lengths) != 1 or lengths & {(), (0,)}:
         found = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items()) or "none"
         raise ValueError(f"experience needs columns [T, ...] of one T above 0, got {found}")
-    return arrays, lengths.pop()[0]
+    return int(lengths.pop()[0])

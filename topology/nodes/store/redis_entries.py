@@ -8,7 +8,7 @@ from typing import NamedTuple, final
 
 from topology.errors import StoreDataError
 from topology.nodes.store.codec import Buffer, decode
-from topology.nodes.store.experience import Experience, check_columns
+from topology.nodes.store.experience import Experience, common_length
 from topology.nodes.store.shelf import Wish
 
 __all__ = ["Entry", "RedisWriter", "amount_of", "enough", "entry_of", "experience_of"]
@@ -61,7 +61,7 @@ def experience_of(entry: Entry, frame: Buffer | None) -> Experience:
     if frame is None:
         raise StoreDataError("its frame is gone")
     columns, meta = decode(frame)
-    check_columns(columns)
+    common_length(columns)
     return Experience(columns, meta, entry.whole_episode, entry.id.decode())
 
 

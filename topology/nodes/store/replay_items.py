@@ -16,7 +16,7 @@ from topology.nodes.replay.messages import LentArray, SampleBatch
 from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.shared_memory import FIRST_BYTE, view
 from topology.nodes.store.codec import MAX_BYTES, Array, decode, encode, size_of
-from topology.nodes.store.experience import Experience, check_columns
+from topology.nodes.store.experience import Experience, common_length
 from topology.nodes.store.packing import Packer
 from topology.nodes.store.parcel import Parcel
 
@@ -133,6 +133,6 @@ def _experience(rows: Array) -> Experience:
     memory.setflags(write=False)
     size = int(memory[-_SIZE.itemsize :].view(_SIZE)[0])
     arrays, meta = decode(memory.data[:size], max_bytes=max(MAX_BYTES, size))
-    check_columns(arrays)
+    common_length(arrays)
     own = {key[len(_META) :]: value for key, value in meta.items() if key.startswith(_META)}
     return Experience(arrays, own, bool(meta[_EPISODE]), str(meta[_ID]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import secrets
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from topology.clock import Deadline
 from topology.errors import ConnectionBroken, StoreClosed, StoreFull
 from topology.nodes import replay
 from topology.nodes.courier.calls import CallFuture
+from topology.nodes.replay.forks import tell_in_child
 from topology.nodes.replay.messages import ServerStopped, StreamLost
 from topology.nodes.replay.stopping import reason_of
 from topology.nodes.store.memory_writer import MemoryWriter
@@ -52,9 +52,13 @@ class ReplayWriter:
         self._patience_s = patience_s
         self._width = 0
         self._begin()
+        tell_in_child(self)
+
+    def forked(self) -> None:
+        """In a forked child: what is under way is for the parent, and what comes is from somebody else."""
+        self._begin()
 
     def _begin(self) -> None:
-        self._process = os.getpid()
         self._ids = secrets.token_hex(6)
         self._made = 0
         self._stream = ReplayStream(self._name)
@@ -63,14 +67,16 @@ class ReplayWriter:
 
     def pack(self, parcel: Parcel) -> Frame:
         """An experience to be sent, with an id of its own."""
-        if self._process != os.getpid():
-            self._begin()  # what was under way before the fork is for the parent
         frame = pack(parcel, f"{self._ids}-{self._made}", self._packer, self._width, self._client.regions)
         self._width = frame.rows.shape[1]
         return frame
 
     def send(self, frame: Frame) -> None:
-        """Sends it, and does not wait for the server to have it."""
+        """Sends it, and does not wait for the server to have it.
+
+        Raises:
+            CourierError: it cannot be sent. What was under way is lost.
+        """
         self._under_way.append(_UnderWay(frame, self._made, None))
         self._made += 1
         self._send_what_is_left(lend=True)
@@ -83,8 +89,10 @@ class ReplayWriter:
             rows = frame.lent if lend and frame.lent is not None else frame.rows
             try:
                 stored = self._client.submit_insert(self._stream.message(serial, rows))
-            except BaseException:
+            except BaseException as error:
                 self._lose()  # an interrupt: nobody knows whether it was sent
+                if isinstance(error, Exception):
+                    self._under_way.clear()  # it cannot be sent, which is told
                 raise
             if isinstance(stored, CallFuture):
                 # Until there is an answer the server may read what it is lent, whatever becomes of this writer.
@@ -159,7 +167,7 @@ class ReplayWriter:
 
     def close(self) -> None:
         """Lets go of what the server holds for it; does not wait."""
-        if self._stream.is_open and self._process == os.getpid():
+        if self._stream.is_open:
             _ignore(self._client.submit_insert(self._stream.farewell()))
         self._give_up()
 
