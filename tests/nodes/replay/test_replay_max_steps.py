@@ -210,17 +210,17 @@ def test_who_waits_for_inserts_hears_of_the_next_one_that_gets_in():
         service, writer = server._service, client.trajectory_writer(1)
         write(writer, 10)
         writer.flush(timeout_ms=DEADLINE_MS)
-        assert client.wait_for_inserts("table", 0, 20).inserts == 1
+        assert client.wait_for_inserts("table", 0, 20)[0].inserts == 1
         waits = [service.wait_for_inserts("table", 1) for _ in range(2)]
         write(writer, 4)  # there is no room
         with pytest.raises(ReplayDeadlineExceeded):
             writer.flush(timeout_ms=AT_ONCE_MS)
         assert [wait.done() for wait in waits] == [False, False]
         client.mutate_priorities("table", deletes=client.sample_batch("table", 1).info.key.tolist())
-        assert [wait.result(20).inserts for wait in waits] == [2, 2]
+        assert [wait.result(20)[0].inserts for wait in waits] == [2, 2]
         waits = [service.wait_for_inserts("table", 2, steps=steps) for steps in (0, 100)]
         client.reset("table")
-        assert [wait.result(20)[:3] for wait in waits] == [(0, 0, 0)] * 2
+        assert [wait.result(20)[0][:3] for wait in waits] == [(0, 0, 0)] * 2
 
 
 def test_who_waits_for_steps_hears_when_so_many_have_got_in():
@@ -230,15 +230,15 @@ def test_who_waits_for_steps_hears_when_so_many_have_got_in():
         writer.flush(timeout_ms=DEADLINE_MS)
         (there,) = client.occupancy("table")
         assert there[:3] == (1, 4, 1)
-        assert client.wait_for_inserts("table", 0, 20, steps=4) == there
+        assert client.wait_for_inserts("table", 0, 20, steps=4, also=["table"]) == [there, there]
         wait = service.wait_for_inserts("table", 1, steps=9)
         write(writer, 3)
         writer.flush(timeout_ms=DEADLINE_MS)
         client.mutate_priorities("table", deletes=client.sample_batch("table", 1).info.key.tolist())
         assert not wait.done()
-        assert client.wait_for_inserts("table", 1, 0.01, steps=9)[:3] == (2, 7, 1)
+        assert client.wait_for_inserts("table", 1, 0.01, steps=9)[0][:3] == (2, 7, 1)
         write(writer, 2)
-        assert wait.result(20)[:3] == (3, 9, 2)
+        assert wait.result(20)[0][:3] == (3, 9, 2)
         writer.close()
     with replay.Server([bounded(10)]) as server:
         assert server.localhost_client().occupancy("table")[0].life != there.life
@@ -247,7 +247,7 @@ def test_who_waits_for_steps_hears_when_so_many_have_got_in():
 def test_who_waits_for_inserts_in_vain_hears_the_same_number_and_is_forgotten(open_client):
     table = bounded(10)
     client = open_client(table)
-    assert client.wait_for_inserts("table", 0, 0.01).inserts == 0
+    assert client.wait_for_inserts("table", 0, 0.01)[0].inserts == 0
     watch = table.watch_inserts(0)
     watch.future.cancel()
     assert not table._insert_watches._watches

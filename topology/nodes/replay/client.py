@@ -365,7 +365,9 @@ class Client:
         found: list[Occupancy] = self._link.call("occupancy", tables)
         return found
 
-    def wait_for_inserts(self, table: str, known: int, timeout_s: float | None = None, *, steps: int = 0) -> Occupancy:
+    def wait_for_inserts(
+        self, table: str, known: int, timeout_s: float | None = None, *, steps: int = 0, also: Sequence[str] = ()
+    ) -> list[Occupancy]:
         """What was inserted, once that is another number of items than `known`, and at least so many steps.
 
         Samples nothing: for those who look for what is new by other means. A reset of the table ends the wait, too.
@@ -375,12 +377,13 @@ class Client:
             known: the number of items that there was.
             timeout_s: limit in seconds, after which it is told what is there; None waits for ever.
             steps: of all items since the table was made or reset, see `Occupancy`.
+            also: tables of which it is told what is there then, too; what is waited for comes first.
 
         Raises:
             TableNotFound: the server has no such table.
         """
         timeout_s = check_timeout("timeout_s", timeout_s)
-        found: Occupancy = self._link.call("wait_for_inserts", table, known, timeout_s, steps)
+        found: list[Occupancy] = self._link.call("wait_for_inserts", table, known, timeout_s, steps, also)
         return found
 
     def take_back(self, table: str, writer: int, count: int) -> int:

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple, Protocol, final
 
 from topology.errors import ConnectionBroken, ReplayDeadlineExceeded
 from topology.nodes import courier
+from topology.nodes.courier.begun import BegunCall
 from topology.nodes.courier.calls import CallFuture
+from topology.nodes.courier.client import begin
 from topology.nodes.replay.checks import check_timeout
 from topology.nodes.replay.forks import tell_in_child
 from topology.nodes.replay.landing import Landings
@@ -46,7 +48,8 @@ def patience(timeout_s: float | None) -> float | None:
 class SampleCallArguments(NamedTuple):
     """A wish for a batch: `batch_size` items of `table`, waited for `timeout_s` seconds; each once if `distinct`.
 
-    With `some` it is a wish for 1 to `batch_size` items: those that can be drawn when the first can.
+    With `some` it is a wish for 1 to `batch_size` items: those that can be drawn when the first can. With `marked` each
+    is there once, and gets the priority 1.
     """
 
     table: str
@@ -54,12 +57,15 @@ class SampleCallArguments(NamedTuple):
     timeout_s: float | None
     distinct: bool = False
     some: bool = False
+    marked: bool = False
 
     @property
     def method(self) -> str:
         """The service's method."""
         if self.some:
             return "sample_some"
+        if self.marked:
+            return "sample_marked"
         return "sample_distinct" if self.distinct else "sample"
 
     @property
@@ -114,6 +120,9 @@ class Link(Protocol):
     def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
         """Draws a batch."""
 
+    def begin_sample(self, request: SampleCallArguments) -> Future[SampleBatch] | BegunCall:
+        """Draws a batch for one who waits for nothing else meanwhile."""
+
     def close(self) -> None:
         """Closes the connections; calls under way fail. Idempotent."""
 
@@ -166,6 +175,9 @@ class RemoteLink:
 
     def submit_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
         return self._landings.submit(functools.partial(self.submit, request.method), *request.arguments)
+
+    def begin_sample(self, request: SampleCallArguments) -> BegunCall:
+        return self._landings.submit(functools.partial(begin, self._client, request.method), *request.arguments)
 
     def close(self) -> None:
         for client in (self._client, self._writing):
@@ -261,6 +273,11 @@ class LocalLink:
         if (elsewhere := self._elsewhere()) is not None:
             return elsewhere.submit_sample(request)
         return self.submit(request.method, *request.arguments)
+
+    def begin_sample(self, request: SampleCallArguments) -> Future[SampleBatch] | BegunCall:
+        if (elsewhere := self._elsewhere()) is not None:
+            return elsewhere.begin_sample(request)
+        return self.submit_sample(request)
 
     def close(self) -> None:
         if self._remote is not None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import final
 
+import numpy as np
+
 from topology.errors import ReplayError
 from topology.nodes.replay.copiers import Copiers
 from topology.nodes.replay.gather import gather
@@ -31,16 +33,22 @@ class SampleCall:
     copied by `copiers`: never by a writer whose insert happened to let the samples pass.
     """
 
-    def __init__(self, table: Table, copiers: Copiers, placer: Placer | None = None) -> None:
+    def __init__(
+        self, table: Table, copiers: Copiers, placer: Placer | None = None, priority: float | None = None
+    ) -> None:
         self.reply: Future[SampleBatch] = Future()
         self._table = table
         self._copiers = copiers
         self._placer = placer
+        self._priority = priority
         self._caller: int | None = threading.get_ident()
         self._picks: Sequence[Picks] | None = None
 
     def drawn(self, picks: Sequence[Picks], error: Exception | None) -> None:
         """The request has ended. Called by whichever thread let it pass."""
+        if self._priority is not None:
+            for each in picks:
+                self._table.update_priorities(each.keys, np.full(each.size, self._priority))
         if error is not None:
             if self.reply.set_running_or_notify_cancel():
                 self.reply.set_exception(error)

@@ -64,6 +64,12 @@ class _Handlers:
         return self._service.sample_distinct(table, batch_size, timeout_s, landing)
 
     @courier.asynchronous
+    def sample_marked(
+        self, table: str, batch_size: int, timeout_s: float | None, landing: LandingAddress | None = None
+    ) -> Future[SampleBatch]:
+        return self._service.sample_marked(table, batch_size, timeout_s, landing)
+
+    @courier.asynchronous
     def sample_some(
         self, table: str, at_most: int, timeout_s: float | None, landing: LandingAddress | None = None
     ) -> Future[SampleBatch]:
@@ -71,9 +77,9 @@ class _Handlers:
 
     @courier.asynchronous
     def wait_for_inserts(
-        self, table: str, known: int, timeout_s: float | None = None, steps: int = 0
-    ) -> Future[Occupancy]:
-        return self._service.wait_for_inserts(table, known, timeout_s, steps)
+        self, table: str, known: int, timeout_s: float | None = None, steps: int = 0, also: Sequence[str] = ()
+    ) -> Future[list[Occupancy]]:
+        return self._service.wait_for_inserts(table, known, timeout_s, steps, also)
 
     @courier.asynchronous
     def lend_memory(self, address: MemoryAddress) -> Future[None]:

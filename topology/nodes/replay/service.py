@@ -183,6 +183,7 @@ class ReplayService:
         *,
         distinct: bool = False,
         some: bool = False,
+        priority: float | None = None,
     ) -> Future[SampleBatch]:
         """Draws `batch_size` items. The result comes when the limiter has let all of them pass.
 
@@ -195,11 +196,12 @@ class ReplayService:
             landing: memory lent by the caller, for large leaves; used when it is known here.
             distinct: whether no item may be in the batch twice.
             some: whether to reply with what can be drawn at once, as soon as that is at least one item.
+            priority: what the items get once they were drawn; the batch says what they had. None: they keep it.
         """
         found = find_table(self.tables, table)
         batch_size = check_count(f"table {table!r}: batch_size", batch_size, most=_LARGEST_BATCH)
         timeout_s = check_timeout(f"table {table!r}: timeout_s", timeout_s)
-        call = SampleCall(found, self._copiers, self.lent_memory.placer(landing))
+        call = SampleCall(found, self._copiers, self.lent_memory.placer(landing), priority)
         request = SampleRequest(batch_size, call.drawn, distinct=distinct, some=some)
         ended = found.sample(request)
         call.submitted()
@@ -215,6 +217,12 @@ class ReplayService:
         Errors: `ValueError`, when the table can never hold so many.
         """
         return self.sample(table, batch_size, timeout_s, landing, distinct=True)
+
+    def sample_marked(
+        self, table: str, batch_size: int, timeout_s: float | None = None, landing: LandingAddress | None = None
+    ) -> Future[SampleBatch]:
+        """Like `sample_distinct`; the items then have priority 1, so that those with less are drawn before them."""
+        return self.sample(table, batch_size, timeout_s, landing, distinct=True, priority=1.0)
 
     def sample_some(
         self, table: str, at_most: int, timeout_s: float | None = None, landing: LandingAddress | None = None
@@ -247,18 +255,29 @@ class ReplayService:
         return [find_table(self.tables, table).occupancy for table in tables]
 
     def wait_for_inserts(
-        self, table: str, known: int, timeout_s: float | None = None, steps: int = 0
-    ) -> Future[Occupancy]:
+        self, table: str, known: int, timeout_s: float | None = None, steps: int = 0, also: Sequence[str] = ()
+    ) -> Future[list[Occupancy]]:
         """What was inserted, once that is another number of items than `known` and so many steps, or the time is over.
 
         Cancelling the future ends the wait.
+
+        Args:
+            table: that is waited for.
+            known: number of items.
+            timeout_s: None for ever.
+            steps: of all items since the table was made or reset.
+            also: tables of which it is told what is there then, too.
         """
         found = find_table(self.tables, table)
+        others = [find_table(self.tables, name) for name in also]
         watch = found.watch_inserts(known, steps)
         if timeout_s is not None and not watch.future.done():
             cancel_alarm = self._alarms.schedule(timeout_s, functools.partial(found.end_watch, watch))
             watch.future.add_done_callback(lambda _: cancel_alarm())
-        return watch.future
+        reply: Future[list[Occupancy]] = Future()
+        reply.add_done_callback(lambda reply: watch.future.cancel() if reply.cancelled() else None)
+        watch.future.add_done_callback(lambda _: _tell_all(watch.future, others, reply))
+        return reply
 
     def take_back(self, table: str, writer: int, count: int) -> int:
         """Lets none of a writer's first `count` items into a table any more. See `Table.take_back`."""
@@ -324,6 +343,16 @@ class ReplayService:
         self._alarms.close()
         self._copiers.close()
         self.lent_memory.close()
+
+
+def _tell_all(first: Future[Occupancy], others: Sequence[Table], reply: Future[list[Occupancy]]) -> None:
+    if first.cancelled() or not reply.set_running_or_notify_cancel():
+        return
+    error = first.exception()
+    if error is not None:
+        reply.set_exception(error)
+    else:
+        reply.set_result([first.result(), *[table.occupancy for table in others]])
 
 
 def _expire(table: Table, request: SampleRequest, timeout_s: float) -> None:

@@ -22,7 +22,7 @@ from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, Mem
 from topology.nodes.store.memory_writer import MemoryWriter
 from topology.nodes.store.packing import AUTO, Packer
 from topology.nodes.store.parcel import Parcel
-from topology.nodes.store.replay_reader import ReplayReader
+from topology.nodes.store.replay_reader import ReplayReader, Seen
 from topology.nodes.store.replay_writer import ReplayPipeline, ReplayWriter, slice_of
 from topology.nodes.store.shelf import Wish
 
@@ -161,17 +161,19 @@ class ReplayMemory(MemoryBackend):
     def _fetch(self, wish: Wish, deadline: Deadline) -> list[Experience]:
         check_reachable(wish, self._max_steps)
         reader, shelf = self._reader, self._reader.shelf
+        seen: Seen | None = None
         while True:
             with self._reading:
                 self._check_open()
-                self._told(lambda: reader.read_on(lambda: shelf.has(wish)))
+                missing = 0 if wish.of_episodes else shelf.missing(wish)
+                self._told(functools.partial(reader.read_on, lambda: shelf.has(wish), missing, seen))
                 if shelf.has(wish):
                     return [item.experience for item in shelf.take(wish)]
                 if deadline.expired:
                     raise StoreDeadlineExceeded(f"{wish} did not come in the time allowed: {self._explain()}")
                 # Now: another thread may read on. Of episodes nobody but their writers knows how many will come.
-                there, missing = reader.there, 0 if wish.of_episodes else shelf.missing(wish)
-            self._told(functools.partial(reader.sleep, there, missing, slice_of(deadline, _SLICE_S)))
+                plan = reader.plan(0 if wish.of_episodes else shelf.missing(wish))
+            seen = self._told(functools.partial(reader.sleep, plan, slice_of(deadline, _SLICE_S)))
 
     def _fetch_available(self, max_steps: int | None) -> list[Experience]:
         reader, shelf = self._reader, self._reader.shelf

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -16,11 +16,27 @@ from topology.nodes.replay.messages import Occupancy
 from topology.nodes.store.replay_items import Item, items_of
 from topology.nodes.store.shelf import Shelf
 
-__all__ = ["ReplayReader"]
+__all__ = ["Plan", "ReplayReader", "Seen"]
 
 _ANSWER_S = 1.0  # in which a table gives what was in it a moment ago
 _MOST_ITEMS = 32  # in one batch: what the reader has not asked for had better stay where it is
 _NOBODY = bytes(16)  # who reads a memory that was deleted
+
+
+class Plan(NamedTuple):
+    """What is waited for: another number of inserts than that, and so many inserted steps."""
+
+    inserts: int
+    steps: int
+    changes: int  # of the reader, until then
+
+
+class Seen(NamedTuple):
+    """What was in both tables after a wait."""
+
+    there: Occupancy
+    named: Occupancy
+    changes: int  # of the reader, before
 
 
 @final
@@ -29,7 +45,6 @@ class ReplayReader:
 
     Attributes:
         shelf: what was read and not handed out.
-        there: what was in the table when it was looked at last.
 
     Args:
         client: of the replay server.
@@ -38,12 +53,16 @@ class ReplayReader:
 
     def __init__(self, client: replay.Client, name: str) -> None:
         self.shelf: Shelf[Item] = Shelf()
-        self.there = Occupancy(0, 0, 0, 0)
+        self._there = Occupancy(0, 0, 0, 0)  # what was in the table when it was looked at last
         self._client = client
         self._name = name
         self._reader: bytes | None = None
         self._named = Occupancy(0, 0, 0, 0)  # what was in the table of readers when that was seen to be this one
         self._known: dict[str, tuple[int, int]] = {}  # key and steps of what is in the table and was read
+        self._read_steps: tuple[int, int] | None = (
+            None  # life of the table, and how many of its inserted steps were read
+        )
+        self._changes = 0  # how often anything of this has changed
 
     @property
     def is_reader(self) -> bool:
@@ -71,13 +90,18 @@ class ReplayReader:
     def _name_reader(self, reader: bytes) -> None:
         self._client.insert(np.frombuffer(reader, "u1"), {f"{self._name}.reader": 1.0})
 
-    def read_on(self, is_enough: Callable[[], bool]) -> None:
+    def read_on(self, is_enough: Callable[[], bool], missing: int = 0, seen: Seen | None = None) -> None:
         """Puts on the shelf what is new, until that is enough.
+
+        Args:
+            is_enough: whether it is.
+            missing: steps without which there is no need to read anything.
+            seen: what `sleep` returned.
 
         Raises:
             StoreClosed: another handle has become the reader.
         """
-        newest = self._look()
+        newest = self._look(seen)
         if newest == _NOBODY:
             self.recover()
             return
@@ -86,7 +110,10 @@ class ReplayReader:
                 f"another handle has become the reader of memory {self._name!r}, and gets what was not acknowledged; a "
                 "memory has one reader at a time. recover() takes it back"
             )
-        size = self.there.size
+        unread = self._unread_steps()
+        if unread is not None and unread < missing:
+            return
+        size = self._there.size
         new = size - len(self._known)
         try:
             while new > 0 and not is_enough():
@@ -96,16 +123,28 @@ class ReplayReader:
         except ReplayDeadlineExceeded:  # they are not there any more
             self.recover()
             return
-        if not is_enough() and len(self._known) != size and len(self._known) != self._size():
+        if len(self._known) == size:
+            self._read_steps = self._there.life, self._there.inserted_steps
+        elif not is_enough() and len(self._known) != self._size():
             # Somebody else has deleted items, the server has begun anew, or what was read was lost on the way.
             self.recover()
 
-    def _look(self) -> bytes:
+    def _unread_steps(self) -> int | None:
+        """Steps that came into the table and were not read; None when that is not known."""
+        life, steps = self._read_steps or (0, 0)
+        there = self._there
+        return None if life != there.life or there.inserted_steps < steps else there.inserted_steps - steps
+
+    def _look(self, seen: Seen | None) -> bytes:
         """Looks at what is there; returns who reads."""
         if self._reader is None:
             return _NOBODY
         readers = f"{self._name}.reader"
-        self.there, named = self._client.occupancy(self._name, readers)
+        if seen is not None and seen.changes == self._changes:
+            self._there, named = seen.there, seen.named
+        else:
+            self._there, named = self._client.occupancy(self._name, readers)
+        self._changes += 1
         if named == self._named:  # nobody has named himself since
             return self._reader
         if not named.size:
@@ -119,8 +158,8 @@ class ReplayReader:
         return newest
 
     def _size(self) -> int:
-        (self.there,) = self._client.occupancy(self._name)
-        return self.there.size
+        (self._there,) = self._client.occupancy(self._name)
+        return self._there.size
 
     def _read_all(self) -> None:
         # What was read goes behind all else in the table, so that this ends; and what was delivered before had been
@@ -131,28 +170,38 @@ class ReplayReader:
                 for item in self._sample(min(missing, _MOST_ITEMS)):
                     items.setdefault(item.key, item)
         self._keep(sorted(items.values(), key=lambda item: not item.delivered))  # keeps the order of both
+        self._read_steps = self._there.life, self._there.inserted_steps
 
     def _sample(self, count: int) -> list[Item]:
-        batch = self._client.link.sample(SampleCallArguments(self._name, count, _ANSWER_S, distinct=True))
-        marked = self._client.link.submit("update_priorities", self._name, batch.keys, np.ones(batch.keys.size))
-        try:
-            return items_of(self._client, batch)
-        finally:
-            marked.result()
+        return items_of(
+            self._client, self._client.link.sample(SampleCallArguments(self._name, count, _ANSWER_S, marked=True))
+        )
 
     def _keep(self, items: list[Item]) -> None:
+        if self._read_steps is not None:
+            life, steps = self._read_steps
+            self._read_steps = life, steps + sum([item.steps for item in items])
         for item in items:
             if item.experience.id not in self._known:
                 self._known[item.experience.id] = item.key, item.steps
                 self.shelf.add(item)
 
-    def sleep(self, there: Occupancy, steps: int, at_most_s: float) -> None:
-        """Sleeps until something, and at least so many steps, came to what was there; for so many seconds at most."""
-        steps += there.inserted_steps
-        self._client.wait_for_inserts(self._name, there.inserts, at_most_s, steps=steps)
+    def plan(self, missing: int) -> Plan:
+        """What to wait for, after `read_on`: for that many steps to be there that were not read, or for anything."""
+        if self._read_steps is None or not missing:
+            return Plan(self._there.inserts, 0, self._changes)
+        return Plan(self._there.inserts, self._read_steps[1] + missing, self._changes)
+
+    def sleep(self, plan: Plan, at_most_s: float) -> Seen:
+        """Sleeps until what was planned is there; for so many seconds at most."""
+        there, named = self._client.wait_for_inserts(
+            self._name, plan.inserts, at_most_s, steps=plan.steps, also=[f"{self._name}.reader"]
+        )
+        return Seen(there, named, plan.changes)
 
     def let_go(self, ids: list[str]) -> None:
         """Deletes what was handed out; what is not known is ignored."""
+        self._changes += 1
         known = [self._known.pop(id_, None) for id_ in ids]
         keys = [each[0] for each in known if each is not None]
         if keys:
