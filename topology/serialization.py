@@ -115,5 +115,8 @@ def _text(error: BaseException) -> str:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001 - of any type; the value is somebody's, and may be half made
+        text = f"<a {type(value).__name__} whose repr() raised {type(error).__name__}>"
     return text if len(text) <= 80 else text[:77] + "..."

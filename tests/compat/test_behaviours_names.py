@@ -281,6 +281,64 @@ def test_a_test_fails_with_a_node_that_nobody_asks_about(kind: str, asks: bool) 
     assert asks or "the error of the node" in result.errors[0][1]
 
 
+@pytest.mark.parametrize("how", ["in order", "by name"])
+def test_waiting_takes_the_parameters_of_the_original(how: str) -> None:
+    with no_leaks():
+        run = lp.launch(program_of(main=fail, daemon=lp.wait_for_stop), "test_mp")
+        worker = run._active_workers["main"][0]
+        if how == "in order":
+            run.wait(["main"], False)
+        else:
+            run.wait(labels_to_wait_for=["main"], raise_error=False, return_on_first_completed=True)
+        assert worker.returncode == worker.wait(TIMEOUT_S) == 1
+        with pytest.raises(
+            RuntimeError, match=r"(?s)main/0.*One of the workers exited with code 1\..*the error of the node$"
+        ):
+            run.wait()
+
+
+def test_a_node_without_a_service_runs_in_each_of_its_places() -> None:
+    ran: list[str] = []
+    program = lp.Program("places")
+    node, stand_in = lp.PyNode(lambda: ran.append(topology.get_context().name)), object.__new__(StandIn)
+    for label in ("one", "other"):
+        with program.group(label):
+            program.add_node(node)
+            program.add_node(node)
+    with no_leaks():
+        lp.launch(program, "local_mt").wait()
+    assert sorted(ran) == ["one/0", "one/1", "other/0", "other/1"]
+    for label in ("a", "a", "b"):
+        program.add_node(stand_in, label)
+    assert program.groups["a"] == [stand_in, stand_in]
+    served = lp.CourierNode(Echo)
+    program.add_node(served, "served")
+    with pytest.raises(ValueError, match="make a new node for each place"):
+        program.add_node(served, "served")
+
+
+class HalfMade(lp.PyNode):  # type: ignore[misc]  # any of the classes that are provided
+    """A node whose class leaves out the constructor of its base; it serves as a function here."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+
+    def __call__(self) -> None:
+        self.event.set()
+
+
+def test_what_cannot_travel_need_not_have_a_name_to_be_told() -> None:
+    with pytest.raises(RuntimeError, match="The nodes associated to the label 'bad'"):
+        lp.launch(program_of(bad=HalfMade()), "test_mt", serialize_py_nodes=True)
+
+
+class StandIn:
+    """For a node, in somebody's test."""
+
+    def create_handle(self) -> None:
+        return None
+
+
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 

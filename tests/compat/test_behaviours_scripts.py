@@ -250,6 +250,25 @@ def test_nodes_that_are_processes_log_as_programs_of_absl(run: Run, begin: str) 
     assert "not asked for" not in output
 
 
+def test_nodes_that_a_test_runs_itself_do_not_keep_its_process(run: Run) -> None:
+    code, output = run(
+        """
+        import threading
+        import launchpad as lp, reverb
+        from launchpad.launch.test_multi_threading import address_builder
+
+        nodes = [lp.ReverbNode(lambda: [reverb.Table.queue("queue", 10)]), lp.CourierNode(dict, one=1)]
+        address_builder.bind_addresses(nodes)
+        for node in nodes:
+            threading.Thread(target=node.run).start()
+        client = nodes[0].create_handle().dereference()
+        client.insert([1.0], {"queue": 1.0})
+        print(client.server_info()["queue"].current_size, nodes[1].create_handle().dereference().get("one"))
+        """
+    )
+    assert (code, output) == (0, "1 1\n")
+
+
 def test_where_it_does_not_run_it_says_so() -> None:
     code = "import sys; sys.platform = 'win32'\nimport topology.compat"
     done = subprocess.run(

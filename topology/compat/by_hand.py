@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import abc
+import atexit
 import socket
+import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
@@ -39,6 +42,7 @@ def bind_addresses(nodes: Sequence[Node[Any]]) -> StopToken:
         What stops them: call its `set()`. Their clients in this process hear of it, too.
     """
     stop = StopToken()
+    _stop_at_exit(stop)
     places = {address.id: SimpleLocalAddressBuilder().build() for node in nodes for address in node.addresses}
     stop.subscribe(register_endpoints(places, b"", stop))
     for index, node in enumerate(nodes):
@@ -47,6 +51,22 @@ def bind_addresses(nodes: Sequence[Node[Any]]) -> StopToken:
         )
         node.run = _run_in(context, node.run)  # type: ignore[method-assign]  # of this object only
     return stop
+
+
+_stops: weakref.WeakSet[StopToken] = weakref.WeakSet()
+
+
+def _stop_at_exit(stop: StopToken) -> None:
+    """Nodes in threads that nobody stops do not keep the process of the tests."""
+    if not _stops:
+        # Private, but what concurrent.futures uses: there is no public hook before the threads are joined.
+        getattr(threading, "_register_atexit", atexit.register)(_stop_all)
+    _stops.add(stop)
+
+
+def _stop_all() -> None:
+    for stop in list(_stops):
+        stop.set("the tests ended")
 
 
 def _run_in(context: NodeContext, run: Callable[[], None]) -> Callable[[], None]:

@@ -6,7 +6,8 @@ of ours. Nothing here changes what a member of ours does for a program that does
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from types import GenericAlias
 from typing import Any, NoReturn, final
 
@@ -15,7 +16,8 @@ from topology.address import Address, register_endpoints
 from topology.compat.additions import add, with_additions
 from topology.compat.node_members import add_node_members
 from topology.context import StopToken
-from topology.errors import CourierError
+from topology.errors import CourierError, NodeFailed
+from topology.node import Node
 from topology.nodes.colocation import MultiProcessingColocation, MultiThreadingColocation
 from topology.nodes.courier import Client, Server
 from topology.nodes.courier.core import Core
@@ -23,6 +25,7 @@ from topology.nodes.courier.node import CacherNode, CourierHandle, CourierNode
 from topology.nodes.courier.options import ClientOptions, seconds
 from topology.nodes.python import PyClassNode, PyNode
 from topology.nodes.replay.node import ReverbHandle, ReverbNode
+from topology.program import Program
 
 __all__ = ["add_members"]
 
@@ -46,6 +49,7 @@ def _add() -> None:
         bind=_bind_address,
         assign=lambda self, node: node.allocate_address(self),
     )
+    add(Program, add_node=_add_node)
     add(Client, __init__=_construct_client)
     add(
         Server,
@@ -58,6 +62,7 @@ def _add() -> None:
     )
     add(
         Run,
+        wait=_wait,
         join=lambda self: self.wait(),
         stop_and_wait=lambda self: self.stop(),
         cleanup_after_test=_cleanup_after_test,
@@ -132,6 +137,45 @@ def _bind_address(address: Address, address_builder: Any) -> None:
     register_endpoints({address.id: address_builder.build()}, b"", StopToken())
 
 
+_our_add_node = Program.add_node
+
+
+def _add_node(program: Program, node: Any, label: str | None = None) -> Any:
+    """A node may have several places, if it serves nothing: it runs in each."""
+    if id(node) in program._known:  # noqa: SLF001 - what the original does not keep
+        if not isinstance(node, Node):
+            program._known.discard(id(node))  # noqa: SLF001 - a stand-in of a test
+        elif not node.addresses and not node.inner_nodes:
+            node = copy.copy(node)
+    return _our_add_node(program, node, label)
+
+
+_our_wait = Run.wait
+
+
+def _wait(
+    run: Run,
+    labels_to_wait_for: Sequence[str] | float | None = None,
+    timeout: float | None = None,
+    *,
+    labels: Sequence[str] | float | None = None,
+    raise_error: bool = True,
+    return_on_first_completed: bool = False,
+) -> bool:
+    """See `Run.wait`; with the original's parameters, and its text when a process failed."""
+    if isinstance(timeout, bool):  # the second parameter there
+        raise_error, timeout = timeout, None
+    wanted = labels if labels_to_wait_for is None else labels_to_wait_for
+    try:
+        return _our_wait(
+            run, wanted, timeout, raise_error=raise_error, return_on_first_completed=return_on_first_completed
+        )
+    except NodeFailed as error:
+        if error.exit_code is not None:
+            error.args = (f"{error.args[0]}\nOne of the workers exited with code {error.exit_code}.", *error.args[1:])
+        raise
+
+
 def _cleanup_after_test(run: Run, test_case: object) -> None:
     del test_case
     run.stop("the test ended")
@@ -149,6 +193,11 @@ class _RunningNode:
     def poll(self) -> int | None:
         """The exit code; None while it runs."""
         return self._run.exit_codes[self.name]
+
+    @property
+    def returncode(self) -> int | None:
+        """As of `subprocess.Popen`."""
+        return self.poll()
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Blocks until its group has ended; the exit code."""

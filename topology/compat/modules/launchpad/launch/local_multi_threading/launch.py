@@ -3,9 +3,10 @@
 from typing import Any
 
 from launch.launch_types import LaunchType
+from launchpad.launch import worker_manager
 from topology.compat.serialization import launch as _launch
 
-__all__ = ["launch"]
+__all__ = ["launch", "worker_manager"]
 
 
 def launch(program: Any, serialize_py_nodes: bool | None = None, **options: Any) -> Any:

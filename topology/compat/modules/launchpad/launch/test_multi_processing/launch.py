@@ -3,9 +3,10 @@
 from typing import Any
 
 from launch.launch_types import LaunchType
+from launchpad.launch import worker_manager
 from topology.compat.serialization import launch as _launch
 
-__all__ = ["launch"]
+__all__ = ["launch", "worker_manager"]
 
 
 def launch(program: Any, test_case: Any = None, local_resources: Any = None, **options: Any) -> Any:
