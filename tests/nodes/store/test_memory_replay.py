@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from topology.errors import StoreDataError, StoreFull
+from topology.errors import PayloadTooLarge, StoreDataError, StoreFull, StoreUnavailable
 from topology.nodes import replay
+from topology.nodes.replay.messages import StreamLost
 from topology.nodes.store import memory_replay
 from topology.nodes.store.memory import open_memory_backend
 from topology.nodes.store.memory_replay import memory_tables
@@ -190,3 +193,170 @@ def test_what_others_have_put_into_the_table_is_told(begin):
     memory.server.localhost_client().insert(np.zeros(3, np.uint8), {NAME: 0.0})
     with pytest.raises(StoreDataError, match="not stored as experience"):
         memory().fetch_available()
+
+
+# --- the server goes away ---------------------------------------------------------------------------------------------
+
+
+def begin_at(address, max_steps=20):
+    server = replay.Server(memory_tables(NAME, max_steps=max_steps), address=address)
+    server.start()
+    return server
+
+
+def open_at(address, max_steps=20, **options):
+    return open_memory_backend(f"replay:{address}", name=NAME, max_steps=max_steps, **options)
+
+
+@pytest.fixture
+def address(tmp_path):
+    return f"unix:{tmp_path}/replay"
+
+
+def test_what_was_under_way_is_stored_once_and_in_order_by_the_server_that_follows(address):
+    server = begin_at(address)
+    with open_at(address, patience_s=DEADLINE_S) as handle, handle.writer(max_in_flight=4) as writer:
+        for value in range(4):
+            writer.store(steps(10, value), timeout_s=DEADLINE_S)  # there is room for two
+        assert values(handle.fetch(num_steps=20, timeout_s=DEADLINE_S)) == [0, 1]
+        server.stop()
+        server = begin_at(address)
+        writer.flush(DEADLINE_S)
+        got = handle.fetch(num_steps=20, timeout_s=DEADLINE_S)
+        assert values(got) == [2, 3]
+        writer.store(steps(10, 4), timeout_s=DEADLINE_S)
+        handle.acknowledge(got)
+        assert values(handle.fetch(num_steps=10, timeout_s=DEADLINE_S)) == [4]
+    server.stop()
+
+
+@pytest.mark.parametrize("before", ["store", "nothing"])
+def test_a_server_that_stays_away_is_an_error_and_one_that_comes_back_later_is_gone_on_with(
+    address, before, monkeypatch
+):
+    monkeypatch.setattr(memory_replay, "_SLICE_S", 0.1)
+    server = begin_at(address)
+    with open_at(address, patience_s=0.2) as handle:
+        if before == "store":
+            handle.store(steps(5, 0))
+        server.stop()
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match=r"0\.2 s"):
+                handle.store(steps(5, 1))
+        server = begin_at(address)
+        handle.store(steps(5, 2))
+        # What was given up is not known to be lost: nobody has told its writer that it was not stored.
+        assert values(handle.fetch_available())[-1] == 2
+    server.stop()
+
+
+def test_large_experience_comes_whole_though_the_server_has_forgotten_the_memory_it_was_lent(begin):
+    memory = begin(max_steps=100)
+    writer, reader = memory(packing=None), memory()
+    frames = [np.full((10, 20_000), value, np.uint8) for value in range(6)]
+    with writer.writer(max_in_flight=2) as pipeline:
+        for value, frame in enumerate(frames):
+            if value == 3:
+                pipeline.flush(DEADLINE_S)
+                assert memory.server._service.lent_memory._memory, "nothing was lent"
+                memory.server._service.lent_memory._memory.clear()
+            pipeline.store({"x": frame}, timeout_s=DEADLINE_S)
+    got = reader.fetch(num_steps=60, timeout_s=DEADLINE_S)
+    assert len(got) == 6
+    for experience, frame in zip(got, frames, strict=True):
+        np.testing.assert_array_equal(experience.columns["x"], frame)
+
+
+def test_a_message_that_is_lost_between_others_comes_again_and_once(begin, monkeypatch):
+    memory = begin(max_steps=100)
+    handle, service = memory(), memory.server._service
+    insert, calls = service.insert, [0]
+
+    def lose_some(batch, visit=0):
+        calls[0] += 1
+        if calls[0] in {3, 4, 9}:
+            raise StreamLost("the test says so")
+        return insert(batch, visit)
+
+    monkeypatch.setattr(service, "insert", lose_some)
+    with handle.writer(max_in_flight=4) as writer:
+        for value in range(10):
+            writer.store(steps(2, value), timeout_s=DEADLINE_S)
+    assert calls[0] > 12
+    assert values(handle.fetch(num_steps=20, timeout_s=DEADLINE_S)) == list(range(10))
+    assert handle.stats().stored == 10
+
+
+def test_what_cannot_be_sent_is_told_and_the_writer_goes_on(begin, monkeypatch):
+    memory = begin(max_steps=100)
+    handle = memory(packing=None)
+    monkeypatch.setattr(handle._client, "submit_insert", lambda _: too_large())
+
+    def too_large():
+        raise PayloadTooLarge("the test says so")
+
+    with handle.writer() as writer:
+        with pytest.raises(PayloadTooLarge):
+            writer.store(steps(2, 1))
+        monkeypatch.undo()
+        writer.store(steps(2, 2))
+    assert values(handle.fetch(num_steps=2, timeout_s=DEADLINE_S)) == [2]
+
+
+def test_who_was_forked_stores_as_somebody_else(begin):
+    memory = begin(max_steps=100)
+    handle = memory()
+    with handle.writer(max_in_flight=4) as writer:
+        writer.store(steps(2, 0), timeout_s=DEADLINE_S)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
+            pid = os.fork()
+        if pid == 0:
+            writer.store(steps(2, 1), timeout_s=DEADLINE_S)
+            writer.flush(DEADLINE_S)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        writer.store(steps(2, 2), timeout_s=DEADLINE_S)
+    got = handle.fetch(num_steps=6, timeout_s=DEADLINE_S)
+    assert values(got) == [0, 1, 2]
+    assert len({experience.id for experience in got}) == 3
+
+
+# --- what the reader asks ---------------------------------------------------------------------------------------------
+
+
+def test_a_reader_leaves_what_is_not_enough_where_it_is_and_asks_seldom(begin, monkeypatch):
+    memory = begin(max_steps=1000)
+    reader, writer = memory(), memory()
+    reader.recover()
+    asked = []
+    link = type(reader._client.link)
+    for name in ("call", "submit"):
+        original = getattr(link, name)
+
+        def noted(self, method, *args, original=original):
+            if self is reader._client.link:
+                asked.append(method)
+            return original(self, method, *args)
+
+        monkeypatch.setattr(link, name, noted)
+    monkeypatch.setattr(memory_replay, "_SLICE_S", 1000.0)  # nobody looks by himself
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(reader.fetch, num_steps=20, timeout_s=DEADLINE_S)
+        for value in range(10):
+            writer.store(steps(2, value), timeout_s=DEADLINE_S)
+            assert not (waiting.done() and value < 9)
+        assert values(waiting.result(DEADLINE_S)) == list(range(10))
+    assert asked.count("sample_marked") <= 2, asked  # one, unless the last came while it looked
+    assert len(asked) <= 8, asked
+
+
+def test_a_reader_goes_on_when_somebody_else_has_emptied_the_table(begin):
+    memory = begin(max_steps=100)
+    reader, writer = memory(), memory()
+    writer.store(steps(10, 0))
+    assert values(reader.fetch(num_steps=10, timeout_s=DEADLINE_S)) == [0]
+    memory.server.localhost_client().reset(NAME)
+    writer.store(steps(4, 1))
+    writer.store(steps(4, 2))
+    assert values(reader.fetch(num_steps=8, timeout_s=DEADLINE_S)) == [1, 2]

@@ -111,6 +111,9 @@ class ReplayReader:
                 "memory has one reader at a time. recover() takes it back"
             )
         unread = self._unread_steps()
+        if unread is not None and unread < 0:  # somebody else has emptied the table
+            self.recover()
+            return
         if unread is not None and unread < missing:
             return
         size = self._there.size
@@ -131,9 +134,9 @@ class ReplayReader:
 
     def _unread_steps(self) -> int | None:
         """Steps that came into the table and were not read; None when that is not known."""
-        life, steps = self._read_steps or (0, 0)
-        there = self._there
-        return None if life != there.life or there.inserted_steps < steps else there.inserted_steps - steps
+        if self._read_steps is None or self._read_steps[0] != self._there.life:
+            return None
+        return self._there.inserted_steps - self._read_steps[1]
 
     def _look(self, seen: Seen | None) -> bytes:
         """Looks at what is there; returns who reads."""
