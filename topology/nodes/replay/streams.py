@@ -117,8 +117,7 @@ class Stream:
             _fail(reply, StreamLost("an earlier batch of this stream was refused, or the stream was closed"))
             return
         try:
-            is_item = isinstance(batch, WriteItem)
-            requests = [self._apply_item(batch, reply)] if is_item else self._apply(batch, reply)
+            requests = [self._apply_item(batch, reply)] if isinstance(batch, WriteItem) else self._apply(batch, reply)
         except Exception as error:  # noqa: BLE001  (whatever it is belongs to the writer)
             self._lose()
             _fail(reply, error)
@@ -128,7 +127,7 @@ class Stream:
         if requests and not reply.done():
             self._waiting[reply] = requests
             reply.add_done_callback(self._settled)
-        if not is_item and batch.last:
+        if isinstance(batch, WriteBatch) and batch.last:
             self._lose()
 
     def _settled(self, reply: Future[None]) -> None:
