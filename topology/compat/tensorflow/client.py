@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from typing import Any, final
 
 import numpy as np
@@ -20,7 +19,6 @@ from topology.compat.tensorflow.visits import OVER, close_at_exit, is_over, unle
 from topology.errors import ReplayDeadlineExceeded, TableNotFound
 from topology.nodes.replay import Client, ReplaySample, SampleInfo, TrajectoryWriter
 from topology.nodes.replay.links import SampleCallArguments
-from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.structure import flatten, unflatten
 
 __all__ = ["TFClient"]
@@ -157,7 +155,7 @@ class _OneSample:
         self.empty: Columns = []
         self._dtypes = dtypes
         self._table = table.decode()
-        self._future: Future[SampleBatch] = client.link.submit_sample(SampleCallArguments(self._table, 1, None))
+        self._future = client.link.begin_sample(SampleCallArguments(self._table, 1, None))
         self._is_read = False
 
     def open(self, wait_s: float | None) -> str | None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.errors import ConnectionBroken, CourierError, ReplayDeadlineExceeded, ReplayError
+from topology.nodes.courier.begun import BegunCall
 from topology.nodes.courier.calls import CallFuture
 from topology.nodes.replay import Client
 from topology.nodes.replay.datasets import DatasetOptions
@@ -70,7 +71,7 @@ class Stream:
         self._may_ask_ahead = options.timeout_s is None and options.in_flight >= (batch_size or 1)
         self._unasked: float = math.inf if options.max_samples < 0 else options.max_samples
         self._lock = threading.Lock()
-        self._requests: deque[tuple[int, Future[SampleBatch], Deadline]] = deque()
+        self._requests: deque[tuple[int, Future[SampleBatch] | BegunCall, Deadline]] = deque()
         self._closed = False
         self._time_is_over = False
 
@@ -124,7 +125,7 @@ class Stream:
             if not self._closed:
                 self._ask()
 
-    def _first(self) -> tuple[int, Future[SampleBatch], Deadline] | None:
+    def _first(self) -> tuple[int, Future[SampleBatch] | BegunCall, Deadline] | None:
         """The request whose reply comes next; None when the time was over for all of them."""
         with self._lock:
             if self._closed:
@@ -158,7 +159,8 @@ class Stream:
                 return
             self._unasked -= size
             request = SampleCallArguments(self._table, size, self._timeout_s, some=self._batch_size is None)
-            reply = self._client.link.submit_sample(request)
+            link = self._client.link
+            reply = link.begin_sample(request) if self._most_requests == 1 else link.submit_sample(request)
             self._requests.append((size, reply, Deadline(request.patience_s, SYSTEM_CLOCK)))
 
     def _last(self) -> SampleBatch:

@@ -10,13 +10,14 @@ from dataclasses import replace
 from typing import Any, Self, TypeVar, final
 
 from topology.address import find_secret
+from topology.nodes.courier.begun import BegunCall
 from topology.nodes.courier.calls import RawReply
 from topology.nodes.courier.core import Core
 from topology.nodes.courier.options import ClientOptions, seconds
 from topology.nodes.courier.transport import parse_address
 from topology.nodes.courier.wire import Buffer
 
-__all__ = ["Client", "ClientOptions", "list_methods", "raw_caller"]
+__all__ = ["Client", "ClientOptions", "begin", "list_methods", "raw_caller"]
 
 _MAX_REMEMBERED = 256  # names of methods: a program has a few, but somebody may make them up
 
@@ -119,6 +120,15 @@ def _rebuild(cls: type[Client], address: str, options: ClientOptions) -> Client:
 def list_methods(client: Client) -> list[str]:
     """`client.list_methods()`, reachable also when the server has a method of that name."""
     return Client.list_methods(client)
+
+
+def begin(client: Client, name: str, /, *args: Any) -> BegunCall:
+    """Calls by name; whoever asks for the result reads the reply, and may look up from that at times.
+
+    Raises:
+        CourierClosed: the client is closed.
+    """
+    return client._core.begin(name, *args)  # noqa: SLF001 - a method of that name would hide a remote one
 
 
 def raw_caller(client: Client) -> Callable[[str, Buffer, Sequence[Buffer]], Future[RawReply]]:

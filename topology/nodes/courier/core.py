@@ -19,6 +19,7 @@ from topology import errors
 from topology.address import find_stop
 from topology.clock import SYSTEM_CLOCK, Deadline
 from topology.nodes.courier import codec, transport
+from topology.nodes.courier.begun import BegunCall
 from topology.nodes.courier.calls import RawReply, check_result
 from topology.nodes.courier.channel import AFTER_STOP_S, Channel
 from topology.nodes.courier.connection import Connection, NotDelivered, TimedOut, broken
@@ -46,7 +47,7 @@ class Core:
         self.address = address
         self.options = options
         self._timeout_s = options.call_timeout_s
-        self._max_bytes = options.max_message_bytes
+        self.max_bytes = options.max_message_bytes
         self._closed = False
         self._stopped = False
         self._why = ""  # of the stop, for messages
@@ -76,15 +77,23 @@ class Core:
     # --- calls ---------------------------------------------------------------------------------------------------
 
     def call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
-        body, buffers = self._encode(name, args, kwargs)
-        if buffers or len(body) >= JOIN_BYTES:
-            parts = encode(_REQUEST, 0, name.encode(), body, buffers)
-        else:
-            parts = [encode_small(_REQUEST, 0, name.encode(), body)]
-        kind, _, _, result, buffers, _ = self._exchange(name, parts)
+        kind, _, _, result, buffers, _ = self._exchange(name, self._request(name, args, kwargs))
         if kind == _REPLY:
             return codec.decode(result, buffers) if buffers else pickle.loads(result)
         raise codec.decode_error(result)
+
+    def begin(self, name: str, /, *args: Any) -> BegunCall:
+        """A call on a connection of its own, whose reply the caller reads when it likes."""
+        if self._closed:
+            raise errors.CourierClosed(f"the client of {self.address} is closed")
+        return BegunCall(self, name, self._request(name, args, {}))
+
+    def _request(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Buffer]:
+        """The frame of a call that has its connection for itself."""
+        body, buffers = self._encode(name, args, kwargs)
+        if buffers or len(body) >= JOIN_BYTES:
+            return encode(_REQUEST, 0, name.encode(), body, buffers)
+        return [encode_small(_REQUEST, 0, name.encode(), body)]
 
     def list_methods(self) -> list[str]:
         frame = self._exchange("list_methods", encode(Kind.LIST, 0, b"", b""))
@@ -106,7 +115,7 @@ class Core:
         except Exception as error:
             error.add_note(f"while pickling the arguments of {name!r} for {self.address}")
             raise
-        if buffers or len(body) > self._max_bytes:
+        if buffers or len(body) > self.max_bytes:
             self._check_size(name, body, buffers)
         return body, buffers
 
@@ -120,11 +129,9 @@ class Core:
 
     def _exchange(self, name: str, parts: list[Buffer]) -> Frame:
         """Sends a request and blocks for its reply, in this thread, on a connection of its own."""
-        timeout_s = self._timeout_s
-        if self._stopped:
-            timeout_s = min(timeout_s or AFTER_STOP_S, AFTER_STOP_S)
+        timeout_s = self.limit_s()
         began = 0.0 if timeout_s is None else monotonic()
-        vain, patience = 0, _VAIN_CONNECTIONS if self.options.wait_for_ready else 0
+        vain = 0
         while True:
             connection, fresh = self._check_out(name, timeout_s, began)
             try:
@@ -134,30 +141,37 @@ class Core:
                 if frame is None:
                     frame = connection.receive(_deadline(timeout_s, began))
             except NotDelivered as error:
-                self._drop(connection)
+                self.drop(connection)
                 # A server that is about to end may still have taken the connection, and one in its place may follow.
                 vain += fresh
-                if vain > patience or self._stopped or self._closed:
-                    raise self._failure(name, error) from error
+                if not self.may_try_again(vain):
+                    raise self.failure(name, error) from error
             except TimedOut:
-                self._drop(connection)
-                raise self._overdue(name) from None
+                self.drop(connection)
+                raise self.overdue(name) from None
             except (EOFError, OSError, WireError) as error:
-                self._drop(connection)
-                raise self._failure(name, error) from error
+                self.drop(connection)
+                raise self.failure(name, error) from error
             except BaseException:
-                self._drop(connection)  # KeyboardInterrupt: the reply may still come, and belongs to nobody
+                self.drop(connection)  # KeyboardInterrupt: the reply may still come, and belongs to nobody
                 raise
             else:
-                self._busy.discard(connection)
-                self._idle.append(connection)
-                if self._closed:
-                    self._close_idle()  # it may have missed this one
-                if frame.size > self._max_bytes:
-                    check_result(frame, name, self.address, self._max_bytes)
+                self.give_back(connection)
+                if frame.size > self.max_bytes:
+                    check_result(frame, name, self.address, self.max_bytes)
                 return frame
 
-    def _overdue(self, name: str) -> errors.CourierError:
+    def limit_s(self) -> float | None:
+        """Seconds that a call made now may take; None for ever."""
+        return min(self._timeout_s or AFTER_STOP_S, AFTER_STOP_S) if self._stopped else self._timeout_s
+
+    def may_try_again(self, times: int) -> bool:
+        """Whether to send once more what so many new connections did not deliver."""
+        return times <= (_VAIN_CONNECTIONS if self.options.wait_for_ready else 0) and not (
+            self._stopped or self._closed
+        )
+
+    def overdue(self, name: str) -> errors.CourierError:
         if self._stopped:
             return errors.ProgramStopped(
                 f"{name!r} at {self.address} was called after the program's stop{self._why} and had no answer in "
@@ -168,7 +182,7 @@ class Core:
             "it may still run there"
         )
 
-    def _failure(self, name: str, error: BaseException) -> errors.CourierError:
+    def failure(self, name: str, error: BaseException) -> errors.CourierError:
         if self._closed:
             return errors.CourierClosed(f"{name!r} at {self.address}: the client is closed")
         if self._stopped:
@@ -179,6 +193,18 @@ class Core:
 
     def _check_out(self, name: str, timeout_s: float | None, began: float) -> tuple[Connection, bool]:
         """A connection for one call that began then, and whether it is new."""
+        connection = self.take_idle()
+        if connection is not None:
+            return connection, False
+        try:
+            return self.take_new(_deadline(timeout_s, began)), True
+        except TimedOut as error:
+            late = self.overdue(name)
+            late.add_note(f"while connecting: {error}")
+            raise late from None
+
+    def take_idle(self) -> Connection | None:
+        """A connection for one call, of those that are there."""
         while self._idle:
             try:
                 connection = self._idle.pop()  # the one used last: its buffers are warm
@@ -186,21 +212,28 @@ class Core:
                 break  # another thread took it
             self._busy.add(connection)
             if not (connection.ends_silently and connection.ended()):
-                return connection, False
-            self._drop(connection)
-        try:
-            connection = self.connect(_deadline(timeout_s, began))
-        except TimedOut as error:
-            late = self._overdue(name)
-            late.add_note(f"while connecting: {error}")
-            raise late from None
+                return connection
+            self.drop(connection)
+        return None
+
+    def take_new(self, deadline: Deadline) -> Connection:
+        """A new connection for one call. Raises like `connect`."""
+        connection = self.connect(deadline)
         self._busy.add(connection)
         if self._stopped or self._closed:
             # The stop may have come between connecting and `add`, and not have seen this connection.
             connection.set_timeout(AFTER_STOP_S)
-        return connection, True
+        return connection
 
-    def _drop(self, connection: Connection) -> None:
+    def give_back(self, connection: Connection) -> None:
+        """The call is over, and the connection good for others."""
+        self._busy.discard(connection)
+        self._idle.append(connection)
+        if self._closed:
+            self._close_idle()  # it may have missed this one
+
+    def drop(self, connection: Connection) -> None:
+        """The connection is of no more use."""
         self._busy.discard(connection)
         connection.close()
 

@@ -16,12 +16,13 @@ import os
 import weakref
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
 
 from topology.errors import ReplayError
+from topology.nodes.courier.begun import BegunCall
 from topology.nodes.courier.calls import CallFuture
 from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.region_pool import PooledRegion, RegionPool
@@ -31,6 +32,8 @@ __all__ = ["LEAF_BYTES", "Landing", "LandingAddress", "Landings", "Placement"]
 
 LEAF_BYTES = 16 << 10
 """Smaller leaves travel with the message, and do not hold a region when they are kept."""
+
+_FutureT = TypeVar("_FutureT", "Future[SampleBatch]", BegunCall)
 
 _BATCH_BYTES = 64 << 10  # smaller batches are as fast through the socket
 _MOST_SIZES = 256
@@ -132,9 +135,7 @@ class Landings:
         self._learn(table, batch_size, batch)
         return batch
 
-    def submit(
-        self, sample: Callable[..., Future[SampleBatch]], table: str, batch_size: int, timeout_s: float | None
-    ) -> Future[SampleBatch]:
+    def submit(self, sample: Callable[..., _FutureT], table: str, batch_size: int, timeout_s: float | None) -> _FutureT:
         """Like `call`, for a function that returns a future."""
         landing = self._begin(table, batch_size)
         try:
@@ -144,7 +145,9 @@ class Landings:
                 landing.end(error)
             raise
         try:
-            if isinstance(future, CallFuture) and (landing is not None or self._is_small(table, batch_size)):
+            if isinstance(future, BegunCall) or (
+                isinstance(future, CallFuture) and (landing is not None or self._is_small(table, batch_size))
+            ):
                 # The reply is short, for the bytes are few, or in the region already: whoever asks for the batch reads
                 # it itself, as it takes longer to be handed it by another thread.
                 future.afterwards(functools.partial(self._ended, landing, table, batch_size))

@@ -216,6 +216,10 @@ class ShardedLink:
         """Draws a part of the batch from each server; what one has not, or no more, from the others."""
         return ShardedBatch(self, request, self._alarms).reply
 
+    def begin_sample(self, request: SampleCallArguments) -> Future[SampleBatch]:
+        """See `submit_sample`: several servers are under way in any case."""
+        return self.submit_sample(request)
+
     def split(self, count: int, table: str) -> list[Part]:
         """How many items come from which server: as equal as it goes, the rest from each in turn.
 
