@@ -13,12 +13,12 @@ def begin() -> None:
     To be called before anything of the user's is imported. `read_flags` may set another verbosity.
     """
     try:
-        from absl import flags, logging
+        from absl import logging
     except ImportError:  # a Python of this node's own, without absl
         return
     logging.use_absl_handler()
     logging.get_absl_handler().python_handler.stream = sys.stderr  # not that of the process this one was forked from
-    flags.FLAGS.verbosity = logging.INFO
+    logging.set_verbosity(logging.INFO)
 
 
 def read_flags() -> None:

@@ -15,6 +15,8 @@ import threading
 import traceback
 from typing import Protocol
 
+from launch import script_end
+
 __all__ = ["wait_for"]
 
 
@@ -33,6 +35,7 @@ class _Waitable(Protocol):
 
 _runs: list[tuple[int, _Waitable]] = []
 _registered = False
+_code = 0  # that a signal has asked for while a run was waited for
 
 
 def wait_for(run: _Waitable) -> None:
@@ -44,16 +47,24 @@ def wait_for(run: _Waitable) -> None:
         _registered = True
         # Private, but what concurrent.futures uses: there is no public hook before the threads are joined.
         getattr(threading, "_register_atexit", atexit.register)(_finish)
+    if not run.is_test:
+        script_end.call_at_end(_end_runs)  # then its threads can still start others
+
+
+def _end_runs() -> list[_Waitable]:
+    """Waits for the runs of this process, or stops them; returns them."""
+    global _code
+    runs = [run for pid, run in _runs if pid == os.getpid()]
+    for run in runs:
+        _code = _end(run) or _code
+    return runs
 
 
 def _finish() -> None:
-    runs = [run for pid, run in _runs if pid == os.getpid()]
-    code = 0
-    for run in runs:
-        code = _end(run) or code
+    runs = _end_runs()
     failures = [failure for run in runs if (failure := run.unreported_failure()) is not None]
-    if (failures or code) and not _script_failed():
-        _exit_with(failures, code or 1)
+    if (failures or _code) and not _script_failed():
+        _exit_with(failures, _code or 1)
 
 
 def _end(run: _Waitable) -> int:

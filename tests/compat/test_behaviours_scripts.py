@@ -269,6 +269,44 @@ def test_nodes_that_a_test_runs_itself_do_not_keep_its_process(run: Run) -> None
     assert (code, output) == (0, "1 1\n")
 
 
+@pytest.mark.parametrize(
+    "last", ["app.run(main)", "main(None)", "sys.exit(main(None))", "main(None); threading.Event()"]
+)
+def test_a_launch_may_be_the_last_line_and_nodes_still_start_threads(run: Run, last: str) -> None:
+    """Python itself starts none any more when a script has ended, from 3.12 on."""
+    code, output = run(
+        f"""
+        import sys, threading, time
+        from concurrent.futures import ThreadPoolExecutor
+        from absl import app
+        import launchpad as lp
+
+        class Producer:
+            def work(self, number):
+                return number + 1
+
+        def consume(producer):
+            threading.main_thread().join(1)  # the script has come to its end by then
+            with ThreadPoolExecutor(2) as pool:
+                print("consumed", producer.futures.work(1).result(), *pool.map(producer.work, [2, 3]))
+            lp.stop()
+
+        def main(_):
+            program = lp.Program("last")
+            producer = program.add_node(lp.CourierNode(Producer), label="producer")
+            program.add_node(lp.PyNode(consume, producer), label="consumer")
+            lp.launch(program)
+            print("launched", flush=True)
+
+        if __name__ == "__main__":
+            {last}
+        """
+    )
+    assert code == 0, output
+    assert output.count("launched") == 1, output
+    assert "[consumer/0] consumed 2 3 4" in output
+
+
 def test_where_it_does_not_run_it_says_so() -> None:
     code = "import sys; sys.platform = 'win32'\nimport topology.compat"
     done = subprocess.run(

@@ -156,7 +156,7 @@ _our_wait = Run.wait
 def _wait(
     run: Run,
     labels_to_wait_for: Sequence[str] | float | None = None,
-    timeout: float | None = None,
+    timeout: float | bool | None = None,
     *,
     labels: Sequence[str] | float | None = None,
     raise_error: bool = True,
