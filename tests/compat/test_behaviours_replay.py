@@ -166,6 +166,20 @@ def test_a_column_whose_steps_are_gone_is_refused(serve: Any) -> None:
             writer.create_item("table", 1.0, [gone])
 
 
+def test_the_first_writer_makes_no_items_of_nothing(serve: Any) -> None:
+    client = serve(make_table())
+    with client.writer(2) as writer:
+        for count in (0, -1):
+            with pytest.raises(ValueError, match=rf"num_timesteps \({count}\) must be a positive integer"):
+                writer.create_item("table", count, 1.0)
+        with pytest.raises(RuntimeError, match="before append"):
+            writer.create_item("table", 1, 1.0)
+        writer.append([1])
+        with pytest.raises(ValueError, match=r"num_timesteps \(2\) is more than the 1 steps"):
+            writer.create_item("table", 2, 1.0)
+    assert client.server_info()["table"].current_size == 0
+
+
 def test_inserts_wait_for_samples_when_the_ratio_is_met(serve: Any) -> None:
     """So actors do not run ahead of a learner that is not there yet. `flush` says so in time."""
     limiter = reverb.rate_limiters.SampleToInsertRatio(samples_per_insert=1.0, min_size_to_sample=2, error_buffer=2.0)

@@ -280,7 +280,7 @@ def test_the_first_writer(client):
         writer.append_sequence([np.array([1, 2]), np.array([2.5, 3.5])])
         for _ in range(4):
             writer.create_item(TABLES[0], 2, 1.0)
-        with pytest.raises(ValueError, match="num_timesteps must be between 1 and the 3 steps appended, got 4"):
+        with pytest.raises(ValueError, match=r"num_timesteps \(4\) is more than the 3 steps appended"):
             writer.create_item(TABLES[0], 4, 1.0)
     batch = client.sample_batch(TABLES[0], 4)
     assert batch.data[0].tolist() == [[1, 2]] * 4

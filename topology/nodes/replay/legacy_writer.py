@@ -66,11 +66,11 @@ class Writer:
         Raises:
             ValueError: there are not so many steps, or the writer does not keep them.
         """
+        if num_timesteps < 1:
+            raise ValueError(f"num_timesteps ({num_timesteps}) must be a positive integer")
         leaves, shape = flatten(self._writer.history)
-        if not 1 <= num_timesteps <= len(leaves[0]):
-            raise ValueError(
-                f"num_timesteps must be between 1 and the {len(leaves[0])} steps appended, got {num_timesteps}"
-            )
+        if num_timesteps > len(leaves[0]):
+            raise ValueError(f"num_timesteps ({num_timesteps}) is more than the {len(leaves[0])} steps appended")
         self._writer.create_item(table, priority, unflatten(shape, [column[-num_timesteps:] for column in leaves]))
         if self._most is not None:
             self._writer.flush(self._most)
