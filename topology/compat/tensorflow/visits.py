@@ -31,7 +31,7 @@ _P = ParamSpec("_P")
 OVER = b"the interpreter is about to end"
 """Why nothing can be read then."""
 
-_QUIET_S = 0.2
+_QUIET_S = 0.5
 """Iterators that cannot be let go of are taken for quiet when they have not called for so long."""
 
 _PATIENCE_S = 5.0
