@@ -155,14 +155,14 @@ def servers(request: pytest.FixtureRequest) -> Any:
     return request.getfixturevalue(request.param)
 
 
-def run(url: str, options: dict[str, Any]) -> int:
+def run(url: str, options: dict[str, Any], deadline_s: float = DEADLINE_S) -> int:
     """Runs the script; returns at how many steps the writer was killed."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, url, json.dumps(options)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S,
+        timeout=deadline_s,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -182,7 +182,8 @@ def test_redis(servers: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(660)
 @pytest.mark.parametrize("servers", ["s3_server"], indirect=True)
 def test_an_object_store(servers: Any) -> None:
     servers.make_bucket("bucket-of-kills")
-    assert run("s3://bucket-of-kills/store", {"keep": 2, **servers.options}) >= 5
+    assert run("s3://bucket-of-kills/store", {"keep": 2, **servers.options}, 600.0) >= 5
