@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,3 +66,22 @@ def run(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., tuple[int,
         return process.returncode, output
 
     return run_script
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Any]]:
+    """Starts a server of the given tables, and gives a client of it."""
+    import reverb  # type: ignore[import-not-found]  # the one that is provided
+
+    running: list[Any] = []
+
+    def start(*tables: Any) -> Any:
+        server = reverb.Server(list(tables), port=None)
+        client = reverb.Client(f"localhost:{server.port}")
+        running.append((client, server))
+        return client
+
+    yield start
+    for client, server in running:
+        client.close()
+        server.stop()

@@ -3,7 +3,6 @@ TensorFlow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,30 +23,9 @@ TIMEOUT_S = 30
 
 
 def make_table(name: str = "table", **options: Any) -> Any:
-    defaults: dict[str, Any] = {
-        "sampler": reverb.selectors.Uniform(),
-        "remover": reverb.selectors.Fifo(),
-        "max_size": 1000,
-        "rate_limiter": reverb.rate_limiters.MinSize(1),
-    }
-    return reverb.Table(name, **{**defaults, **options})
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Any]]:
-    """Starts a server of the given tables, and gives a client of it."""
-    running: list[Any] = []
-
-    def start(*tables: Any) -> Any:
-        server = reverb.Server(list(tables), port=None)
-        client = reverb.Client(f"localhost:{server.port}")
-        running.append((client, server))
-        return client
-
-    yield start
-    for client, server in running:
-        client.close()
-        server.stop()
+    uniform, fifo, limiter = reverb.selectors.Uniform(), reverb.selectors.Fifo(), reverb.rate_limiters.MinSize(1)
+    given = {"sampler": uniform, "remover": fifo, "max_size": 1000, "rate_limiter": limiter} | options
+    return reverb.Table(name, **given)
 
 
 def values(samples: Any) -> list[int]:

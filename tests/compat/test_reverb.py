@@ -9,7 +9,6 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -40,23 +39,6 @@ def make_table(name: str = "table", **options: Any) -> Any:
         "rate_limiter": reverb.rate_limiters.MinSize(1),
     }
     return reverb.Table(name, **{**defaults, **options})
-
-
-@pytest.fixture
-def serve() -> Iterator[Callable[..., Any]]:
-    """Starts a server of the given tables, and gives a client of it."""
-    running: list[Any] = []
-
-    def start(*tables: Any) -> Any:
-        server = reverb.Server(list(tables), port=None)
-        client = reverb.Client(f"localhost:{server.port}")
-        running.append((client, server))
-        return client
-
-    yield start
-    for client, server in running:
-        client.close()
-        server.stop()
 
 
 # -- names ------------------------------------------------------------------------------------------------------------
