@@ -657,6 +657,7 @@ def total():
     for sample in make():
         found += sample.data
     return found
+total.get_concrete_function()  # a thread that is caught in this dies with a word of its own, whatever it reads
 beside(total)
 """,
     "a session": """
