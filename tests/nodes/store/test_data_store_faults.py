@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topology.errors import PolicyNotFound, StoreDataError, StoreError, StoreUnavailable
+from topology.errors import PolicyNotFound, StoreDataError, StoreDenied, StoreError, StoreUnavailable
 from topology.nodes.store import data_stores, record_chain
 from topology.nodes.store.data_directory import DirectoryMedium
 from topology.nodes.store.policies import DataStore, open_data_store
@@ -37,7 +37,7 @@ def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
 
 def test_a_file_where_a_part_of_it_should_be(tmp_path: Path) -> None:
     (tmp_path / "policies").write_text("mine")
-    with pytest.raises(StoreError, match="there is a file where the directory should be"):
+    with pytest.raises(StoreDenied, match="there is a file where the directory should be"):
         open_data_store(str(tmp_path)).save(WEIGHTS)
 
 
@@ -254,7 +254,7 @@ def test_credentials_that_an_object_store_does_not_know(strict_s3: Any) -> None:
 
 
 def test_a_bucket_that_is_not_there(s3: Any) -> None:
-    with pytest.raises(StoreError, match="no place for the data store s3://no-such-bucket/store: make the bucket"):
+    with pytest.raises(StoreDenied, match="no place for the data store s3://no-such-bucket/store: make the bucket"):
         open_data_store("s3://no-such-bucket/store", **s3.options)
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final, final
 from urllib.parse import unquote, urlsplit
 
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.errors import StoreError
+from topology.errors import StoreDenied, StoreError
 from topology.nodes.store.codec import Buffer
 from topology.nodes.store.policies import DEFAULT_KEEP, DataStore
 from topology.nodes.store.policy_medium import BlobMissing, Medium
@@ -48,6 +48,8 @@ _REASONS = {
     errno.EEXIST: "there is a file where the directory should be: remove it, or take another directory",
     errno.ESTALE: "the NFS server does not know it any more: mount it anew, or take another directory",
 }
+
+_LASTING = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}  # however often it is tried again
 
 
 def open_directory_store(
@@ -213,7 +215,8 @@ class DirectoryMedium(Medium, Files):
             yield
         except OSError as error:
             reason = _REASONS.get(error.errno or 0, "see the reason of the system")
-            raise StoreError(f"the data store in {self._root} cannot be {what}: {error}; {reason}") from error
+            kind = StoreDenied if error.errno in _LASTING else StoreError
+            raise kind(f"the data store in {self._root} cannot be {what}: {error}; {reason}") from error
 
 
 def _rebuild(root: Path, poll_s: tuple[float, float]) -> DirectoryMedium:

@@ -218,8 +218,8 @@ class ObjectMedium(Medium, Files):
             raise ImportError(f"a data store at {self._url} needs a package: {error}; {extra}") from error
         return _Place(fs, str(root).rstrip("/"))
 
-    def _no_bucket(self) -> StoreError:
-        return StoreError(f"there is no place for the data store {self._url}: make the bucket, or correct the url")
+    def _no_bucket(self) -> StoreDenied:
+        return StoreDenied(f"there is no place for the data store {self._url}: make the bucket, or correct the url")
 
     @contextlib.contextmanager
     def _place(self, what: str) -> Iterator[_Place]:
