@@ -724,3 +724,15 @@ def test_ratios_are_checked(arguments: tuple[Any, ...], is_valid: bool) -> None:
 def test_the_least_size_is_checked(size: int) -> None:
     with pytest.raises(ValueError, match=rf"min_size_to_sample \({size}\) must be a positive integer"):
         reverb.rate_limiters.MinSize(size)
+
+
+@pytest.mark.parametrize(("count", "drawn"), [(1, [1]), (2, [2, 2]), (9, [2, 3, 4])])
+def test_a_client_asks_for_the_next_sample_while_the_program_works_on_one(count: int, drawn: list[int]) -> None:
+    """As there, and for no more than the program wants in all."""
+    with reverb.Server([make_table()]) as server, server.localhost_client() as client:
+        client.insert([1.0], {"table": 1.0})
+        found = [
+            client.server_info()["table"].rate_limiter_info.sample_stats.completed
+            for _ in zip(drawn, client.sample("table", count), strict=False)
+        ]
+    assert found == drawn

@@ -10,6 +10,8 @@ from topology.compat.reverb.writers import StructuredWriter, TrajectoryWriter
 from topology.errors import ReplayDeadlineExceeded, ReplayError, TableNotFound
 from topology.nodes.replay import Client as OurClient
 from topology.nodes.replay import ReplaySample, TableInfo
+from topology.nodes.replay.links import SampleCallArguments, result_of
+from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.structure import flatten, unflatten
 from topology.nodes.replay.text import as_array
 
@@ -71,6 +73,19 @@ class Client(OurClient):
         )
         while (sample := _next(samples)) is not None:
             yield list(map(_with_arrays, sample)) if emit_timesteps else _with_arrays(sample)
+
+    def _one_by_one(self, request: SampleCallArguments, count: int) -> Iterator[SampleBatch]:
+        """As there, the next is under way while the program works on one."""
+        ahead = self._link.begin_sample(request) if count else None
+        try:
+            while ahead is not None:
+                batch = result_of(ahead)
+                count -= 1
+                ahead = self._link.begin_sample(request) if count else None
+                yield batch
+        finally:
+            if ahead is not None:
+                ahead.cancel()
 
     def _look_up(self, table: str) -> None:
         try:

@@ -239,14 +239,18 @@ class Client:
     def _items(self, table: str, count: int, emit_timesteps: bool, unpack_as_table_signature: bool) -> Iterator[Any]:
         signature = self.signature(table) if unpack_as_table_signature else None
         shape = None if signature is None else flatten(signature.tree)[1]
-        for _ in range(count):
-            batch = self._link.sample(SampleCallArguments(table, 1, None))
+        for batch in self._one_by_one(SampleCallArguments(table, 1, None), count):
             info, leaves = first_item(batch)
             if emit_timesteps:
                 steps = steps_of(table, leaves)
                 yield [ReplaySample(info, step if shape is None else unflatten(shape, step)) for step in steps]
             else:
                 yield ReplaySample(info, leaves if shape is None else unflatten(shape, leaves))
+
+    def _one_by_one(self, request: SampleCallArguments, count: int) -> Iterator[SampleBatch]:
+        """The replies to as many such requests."""
+        for _ in range(count):
+            yield self._link.sample(request)
 
     # -- items and tables ---------------------------------------------------------------------------------------------
 

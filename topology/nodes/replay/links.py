@@ -31,6 +31,7 @@ __all__ = [
     "SampleCallArguments",
     "in_time",
     "patience",
+    "result_of",
 ]
 
 MOST_IN_FLIGHT = 1 << 16
@@ -103,6 +104,21 @@ def in_time(future: Future[SampleBatch], patience_s: float | None, address: str)
     except BaseException:
         future.cancel()  # an interrupt: what is drawn goes to somebody who waits
         raise
+
+
+def result_of(call: Future[SampleBatch] | BegunCall) -> SampleBatch:
+    """The result of a sample call. Blocks for it; what ended the connection is told as the program sees it.
+
+    Raises:
+        ProgramStopped: the program stopped meanwhile.
+        ConnectionBroken, ReplayError: as of the call.
+    """
+    try:
+        batch: SampleBatch = call.result()
+    except (ServerStopped, ConnectionBroken) as error:
+        reason = reason_of(error)
+        raise reason from reason.__cause__
+    return batch
 
 
 class Link(Protocol):
