@@ -80,6 +80,7 @@ def test_the_cartpole_of_dm_control_is_swung_up(tmp_path, seed):
         environment="dm_control:cartpole-swingup",
         min_return=0.0,
         max_return=100.0,
+        n_step=5,
         final_learning_rate=1e-5,
         max_actor_steps=200_000,
         evaluation_period=20_000,

@@ -86,7 +86,7 @@ def test_it_balances_a_pole_whose_velocity_it_does_not_see(tmp_path, seed):
         samples_per_insert=64.0,
         learning_rate=5e-4,
         final_learning_rate=1e-5,
-        max_actor_steps=40_000,
+        max_actor_steps=80_000,
         final_evaluation_episodes=20,
     )
     assert run_as_processes(r2d2.r2d2(config), r2d2.PRELOAD, tmp_path, seed) >= 400

@@ -23,7 +23,8 @@ class DMPOConfig(ReplayConfig):
         hidden_sizes: widths of the hidden layers of the policy and of the critic.
         initial_stddev: of the policy's actions, which lie in [-1, 1], before the first update.
         discount: factor for each step.
-        n_step: steps of a transition.
+        n_step: steps of a transition. With more, rewards are known sooner, but so is what the policy of then did with
+            them: runs of Pendulum end up to 60 lower with 5.
         num_atoms: returns that the critic tells apart.
         min_return: the least of them.
         max_return: the greatest of them. Discounted returns outside are taken as the nearest inside: the row
@@ -56,7 +57,7 @@ class DMPOConfig(ReplayConfig):
     hidden_sizes: tuple[int, ...] = (64, 64)
     initial_stddev: float = 0.7
     discount: float = 0.99
-    n_step: int = 5
+    n_step: int = 1
     num_atoms: int = 101
     min_return: float = -1_000.0
     max_return: float = 0.0
