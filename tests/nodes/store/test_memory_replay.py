@@ -309,7 +309,8 @@ def test_who_was_forked_stores_as_somebody_else(begin):
     with handle.writer(max_in_flight=4) as writer:
         writer.store(steps(2, 0), timeout_s=DEADLINE_S)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks with threads
+            for warning in (DeprecationWarning, RuntimeWarning):  # of forks with threads, Python's and JAX's
+                warnings.simplefilter("ignore", warning)
             pid = os.fork()
         if pid == 0:
             writer.store(steps(2, 1), timeout_s=DEADLINE_S)
@@ -318,7 +319,7 @@ def test_who_was_forked_stores_as_somebody_else(begin):
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         writer.store(steps(2, 2), timeout_s=DEADLINE_S)
     got = handle.fetch(num_steps=6, timeout_s=DEADLINE_S)
-    assert values(got) == [0, 1, 2]
+    assert sorted(values(got)) == [0, 1, 2]  # the first may have been under way still when the child stored
     assert len({experience.id for experience in got}) == 3
 
 
