@@ -55,7 +55,7 @@ def test_every_number_stays_with_its_step():
     table = Table("t", selectors.Prioritized(0.6), selectors.Fifo(), 2000, limiter, seed=0)
     enough = threading.Event()
     with Server([table]) as server:
-        clients = [Client(server.address) for _ in range(3)]
+        clients = [Client(server.address) for _ in range(4)]
         writers = [threading.Thread(target=write, args=(clients[i], i, enough)) for i in range(2)]
         for thread in writers:
             thread.start()
@@ -71,7 +71,7 @@ def test_every_number_stays_with_its_step():
         finally:
             enough.set()
             batches.close()
-            drain(clients[2], writers)
+            drain(clients[3], writers)
         for data, copies in kept:  # a batch that is still held is not written over
             for leaf, copied in zip(data, copies, strict=True):
                 np.testing.assert_array_equal(leaf, copied)

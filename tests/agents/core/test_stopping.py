@@ -15,7 +15,8 @@ from topology.agents.core.stopping import follow
 from topology.agents.core.types import Variables
 from topology.agents.core.variables import VariableClient
 from topology.context import StopToken, bind_context
-from topology.errors import ConnectionBroken, ProgramStopped, StaleError
+from topology.errors import ConnectionBroken, CourierClosed, ProgramStopped, StaleError
+from topology.nodes import replay
 from topology.nodes.replay import ReplaySample, SampleInfo
 
 
@@ -129,6 +130,14 @@ def test_a_learner_goes_on_when_replay_dies(quick, context):
     assert (batch.data, batch.table_size, table.made) == ("data", 9, 2)
     batches.update_priorities(batch.keys, np.ones(2))
     assert table.set == [("steps", [0, 1], [1.0, 1.0])]
+
+
+def test_batches_close_their_client():
+    with replay.Server([replay.Table.queue("steps", 4)]) as server:
+        client = replay.Client(server.address)
+        ReplayBatches(client, table="steps", batch_size=2).close()
+        with pytest.raises(CourierClosed):
+            client.server_info()
 
 
 class Source:

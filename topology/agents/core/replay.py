@@ -51,7 +51,7 @@ class ReplayBatches:
     """Batches of one table of a replay server. One that dies and is started again is asked again.
 
     Args:
-        client: of the server.
+        client: of the server; closed with this.
         table: name of the table.
         batch_size: items of a batch.
     """
@@ -91,6 +91,7 @@ class ReplayBatches:
 
     def close(self) -> None:
         self._batches.close()
+        self._client.close()
 
 
 def make_rate_limiter(config: ReplayConfig, *, lockstep: bool) -> rate_limiters.RateLimiter:
