@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
+from topology.compat.reverb.client import Client
 from topology.nodes import replay
 from topology.nodes.replay import rate_limiters, selectors
 
@@ -51,6 +52,8 @@ class Bar(NamedTuple):
 
     @property
     def num_items(self) -> int:
+        if self.what == "one by one":
+            return 5000
         return MEMORY_COUNTS[self.items] if self.what == "memory" else COUNTS[self.items]
 
     @property
@@ -70,6 +73,8 @@ BARS = (
     Bar("batches", "frames", 10, ("dataset",)),
     Bar("batches", "frames", 10, ("dataset",), selector="prioritized"),
     Bar("batches", "sequences", 10, ("dataset",)),
+    Bar("one by one", "small", 0.7, ("sample",)),
+    Bar("one by one", "frames", 0.7, ("sample",)),
     Bar("priorities", "small", 1, ("priorities",), selector="prioritized"),
     Bar("memory", "small", 20, ("memory",)),
     Bar("memory", "frames", 1, ("memory",), most=1.05 * (2 * 84 * 84 + 12)),
@@ -137,6 +142,14 @@ def read_batches(client: replay.Client, kind: str, seconds: float) -> float:
         while time.perf_counter() - start < seconds:
             next(batches)
             done += size
+        return done / (time.perf_counter() - start)
+
+
+def read_one_by_one(client: replay.Client, count: int) -> float:
+    """As a program written for the peer does, by the names it uses."""
+    start = time.perf_counter()
+    with Client(client.server_address) as one:
+        done = sum(1 for _ in one.sample("table", count))
         return done / (time.perf_counter() - start)
 
 
@@ -223,6 +236,8 @@ def measure(bar: Bar, seconds: float) -> Figures:
             return Figures(((process.memory_info().rss - before) / count,))
         if bar.what == "mixed":
             return Figures(mixed(client, bar, 2 * count))
+        if bar.what == "one by one":
+            return timed(process, count, lambda: read_one_by_one(client, count))
         if bar.what == "batches":
             return timed(process, None, lambda: read_batches(client, bar.items, seconds))
         return timed(process, None, lambda: update_priorities(client, seconds))

@@ -67,7 +67,7 @@ class Engine:
     Args:
         policies: restart policy of every node, by its number.
         notice_s: how long nodes may take to end after a stop.
-        on_stop: called once, after the nodes were told of the stop.
+        on_stop: called once, before the nodes are told of the stop.
         on_change: called after every change, in the thread of the engine.
         clock: where the time comes from.
     """
@@ -148,8 +148,9 @@ class Engine:
             case Start(node):
                 backend.start(node)
             case AnnounceStop(reason):
-                backend.announce_stop(reason)
+                # First: a node that ends closes connections, and a script's call there is to fail of the stop.
                 self._on_stop(reason)
+                backend.announce_stop(reason)
             case Nudge(node):
                 backend.nudge(node)
             case Check(node):

@@ -173,3 +173,25 @@ def test_the_limits_of_the_client_count(server: courier.Server, served: Served) 
             begin(client, "double", b"x" * 900).result(TIMEOUT_S)
     with courier.Client("unix:/nowhere/at/all", wait_for_ready=False) as client, pytest.raises(ConnectionBroken):
         begin(client, "double", 1).result(TIMEOUT_S)
+
+
+def test_a_reply_can_be_waited_for_and_unpickled_later(client: courier.Client) -> None:
+    call = begin(client, "double", 4)
+    told: list[Any] = []
+    call.afterwards(lambda value, error: told.append((value, error)))
+    call.wait()
+    assert not told
+    other = begin(client, "double", 5)  # on the same connection, which is free again
+    assert call.result() == 8
+    call.wait()
+    assert (call.result(), other.result(TIMEOUT_S)) == (8, 10)
+    assert told == [(8, None)]
+    failed = begin(client, "fail")
+    failed.wait()
+    with pytest.raises(ZeroDivisionError):
+        failed.result()
+    unread = begin(client, "double", 6)
+    unread.wait()
+    assert unread.cancel()
+    with pytest.raises(CancelledError):
+        unread.result()

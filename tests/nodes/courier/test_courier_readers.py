@@ -13,6 +13,7 @@ import threading
 import pytest
 
 from topology import errors
+from topology.nodes import courier
 from topology.nodes.courier import wire
 from topology.nodes.courier.transport import parse_address
 from topology.testing import Gate, within
@@ -129,6 +130,47 @@ def test_a_connection_that_calls_without_pause_has_a_thread_until_it_pauses(serv
     until(lambda: not server.stats()["staying"])
     until(lambda: not server.stats()["running"])
     assert client.ping() == "pong"
+
+
+def test_an_asynchronous_handler_that_answers_at_once_is_served_by_such_a_thread_until_it_does_not(
+    new_server, new_client
+):
+    answers = []
+
+    @courier.asynchronous
+    def ask(what=None):
+        future = concurrent.futures.Future()
+        if what == "wait":
+            answers.append(future)
+        elif what == "cancel":
+            future.cancel()
+        elif what == "fail":
+            future.set_exception(KeyError("no"))
+        else:
+            future.set_result("at once")
+        return future
+
+    server = new_server()
+    server.bind("ask", ask)
+    server.start()
+    client = new_client(server)
+    settle(server, client.ask)
+    for what, error in (("fail", KeyError), ("cancel", errors.CourierClosed)):
+        with pytest.raises(error):
+            client.ask(what)
+    settle(server, client.ask)
+    late = in_thread(lambda: client.ask("wait"))
+    until(lambda: answers)
+    until(lambda: not server.stats()["staying"])  # so that whatever else comes there is heard
+    assert within(10, new_client(server).ask) == "at once"
+    answers[0].set_result("late")
+    assert late.result(10) == "late"
+    assert within(10, client.ask) == "at once"
+    given_up = client.futures.ask("wait")
+    until(lambda: len(answers) == 2)
+    given_up.cancel()
+    until(answers[1].cancelled)
+    settle(server, client.ask)
 
 
 def test_a_slow_handler_on_a_connection_with_a_thread_holds_up_nobody(server, new_client, gate):

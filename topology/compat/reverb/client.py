@@ -10,7 +10,7 @@ from topology.compat.reverb.writers import StructuredWriter, TrajectoryWriter
 from topology.errors import ReplayDeadlineExceeded, ReplayError, TableNotFound
 from topology.nodes.replay import Client as OurClient
 from topology.nodes.replay import ReplaySample, TableInfo
-from topology.nodes.replay.links import SampleCallArguments, result_of
+from topology.nodes.replay.links import SampleCallArguments, result_of, wait_for
 from topology.nodes.replay.messages import SampleBatch
 from topology.nodes.replay.structure import flatten, unflatten
 from topology.nodes.replay.text import as_array
@@ -79,10 +79,11 @@ class Client(OurClient):
         ahead = self._link.begin_sample(request) if count else None
         try:
             while ahead is not None:
-                batch = result_of(ahead)
-                count -= 1
-                ahead = self._link.begin_sample(request) if count else None
-                yield batch
+                batch, ahead, count = ahead, None, count - 1
+                if count:
+                    wait_for(batch)
+                    ahead = self._link.begin_sample(request)  # before that one is unpickled
+                yield result_of(batch)
         finally:
             if ahead is not None:
                 ahead.cancel()

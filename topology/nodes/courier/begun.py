@@ -79,6 +79,7 @@ class BegunCall:
         self._began = monotonic()
         self._reading = threading.Lock()  # held by who reads, and who lets go of the connection
         self._connection: Connection | None = None
+        self._frame: Frame | None = None  # the reply, until it is unpickled
         self._vain = 0
         self._is_done = False
         self._is_cancelled = False
@@ -105,8 +106,10 @@ class BegunCall:
             Exception: the call failed.
         """
         with self._reading:
-            if not self.done():
+            if not (self.done() or self._frame is not None):
                 self._read(timeout)
+            if self._frame is not None:
+                self._take()
             if self._is_cancelled:
                 self._let_go()
                 self._tell(None, CancelledError())
@@ -117,6 +120,12 @@ class BegunCall:
         if self._is_cancelled:
             raise CancelledError
         raise TimeoutError
+
+    def wait(self) -> None:
+        """Blocks until the reply is there, or the call has failed. The reply is unpickled by `result`."""
+        with self._reading:
+            if not (self.done() or self._frame is not None):
+                self._read(None)
 
     def cancel(self) -> bool:
         """Drops the call, also for a thread that is blocked in `result`; False when it is done."""
@@ -167,7 +176,7 @@ class BegunCall:
             connection, self._connection = self._connection, None
             if connection is not None:
                 self._lender.give_back(connection)
-            self._take(frame)
+            self._frame = frame
 
     def _receive(self, deadline: Deadline) -> Frame:
         while True:
@@ -196,7 +205,12 @@ class BegunCall:
         if self._is_cancelled or not self._lender.may_try_again(self._vain):
             raise self._lender.failure(self._name, error) from error
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self) -> None:
+        """Unpickles the reply."""
+        frame, self._frame = self._frame, None
+        assert frame is not None
+        if self._is_cancelled:
+            return
         try:
             if frame.size > self._lender.max_bytes:
                 check_result(frame, self._name, self._lender.address, self._lender.max_bytes)

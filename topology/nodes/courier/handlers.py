@@ -52,7 +52,7 @@ class Handlers:
 
     def perform(self, request: Request) -> list[Buffer] | None:
         """Runs a handler; returns its reply, or None when that will be sent once a future is done."""
-        peer, frame, method, _ = request
+        peer, frame, method, counted = request
         try:
             if method.raw:
                 result = method.function(frame.name, frame.body, frame.buffers)
@@ -60,8 +60,15 @@ class Handlers:
                 args, kwargs = codec.decode(frame.body, frame.buffers) if frame.buffers else pickle.loads(frame.body)
                 result = method.function(*args, **kwargs)
             if method.asynchronous:
-                self._reply_later(peer, frame, method, result)
-                return None
+                method.prompt = result.done()
+                if not method.prompt:
+                    if not counted:
+                        peer.admit(frame.size)
+                    self._reply_later(peer, frame, method, result)
+                    return None
+                if result.cancelled():
+                    raise _cancelled(frame)  # noqa: TRY301 - as any other error of the call
+                result = result.result()
             return self._encode_reply(frame, method, result)
         except BaseException as error:  # noqa: BLE001 - whatever a handler raises belongs to its caller
             method.errors += 1
@@ -92,7 +99,7 @@ class Handlers:
         def answer(done: Future[Any]) -> None:
             peer.waiting.pop(frame.id, None)
             if done.cancelled():
-                error: BaseException | None = errors.CourierClosed(f"{frame.name!r} was cancelled at the server")
+                error: BaseException | None = _cancelled(frame)
             else:
                 error = done.exception()
             try:
@@ -119,3 +126,7 @@ class Handlers:
             f"the {what} of {name!r} take {size} bytes, over the limit of {self._max_bytes}: "
             f"send less at a time, or raise max_message_bytes of server {self._name!r}"
         )
+
+
+def _cancelled(frame: Frame) -> errors.CourierClosed:
+    return errors.CourierClosed(f"{frame.name!r} was cancelled at the server")

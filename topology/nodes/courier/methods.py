@@ -37,9 +37,11 @@ def is_asynchronous(function: Callable[..., Any]) -> bool:
 
 @final
 class Method:
-    """A handler and how long it takes."""
+    """A handler, how long it takes, and whether it answers when it returns."""
 
-    __slots__ = ("asynchronous", "average_s", "calls", "close", "errors", "fast", "function", "inline", "name", "raw")
+    __slots__ = (
+        "asynchronous", "average_s", "calls", "close", "errors", "fast", "function", "inline", "name", "prompt", "raw",
+    )  # fmt: skip
 
     def __init__(self, name: str, function: Callable[..., Any], *, raw: bool = False) -> None:
         self.name = name
@@ -50,7 +52,8 @@ class Method:
         self.raw = raw
         self.asynchronous = raw or is_asynchronous(function)
         self.fast = self.asynchronous  # known by contract; of others nothing is known yet
-        self.inline = False  # fast, and answered when it returns
+        self.prompt = not self.asynchronous  # whether the latest call was answered when its handler returned
+        self.inline = False  # fast, and prompt: nothing is under way when its reply has gone out
         self.average_s: float | None = None
         self.calls = 0
         self.errors = 0
@@ -65,7 +68,7 @@ class Method:
             self.average_s += _WEIGHT * (seconds - self.average_s)
         quick = self.average_s < FAST_S
         self.fast = self.asynchronous or quick
-        self.inline = quick and not self.asynchronous
+        self.inline = quick and self.prompt
 
     def blocked(self) -> None:
         """Learns at once that a call that was thought to be fast is not."""

@@ -2,8 +2,8 @@
 
 Going through the leader costs every call a wait for readiness besides the read. A thread that stays with a connection
 blocks in the read itself, and several read in parallel. It holds up nobody: the leader has the other connections, and
-gets this one back when no call has come for `PATIENCE_S`, when a handler is not known to be fast, or turns out not to
-be, when the client does not take its replies, and when calls wait for a thread.
+gets this one back when no call has come for `PATIENCE_S`, when a handler is not known to be fast and prompt, or turns
+out not to be, when the client does not take its replies, and when calls wait for a thread.
 """
 
 from __future__ import annotations
@@ -69,6 +69,6 @@ class Stay:
                 return None  # it was refused
             self.frames.appendleft(frame)  # the leader knows what to do
             return True
-        if self.inline.run((self.peer, frame, method, False), bool(self.frames)):
-            return None
-        return False
+        if not self.inline.run((self.peer, frame, method, False), bool(self.frames)):
+            return False
+        return None if method.prompt else True

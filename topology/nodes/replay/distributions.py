@@ -112,7 +112,8 @@ class UniformSet(Distribution):
         self._count = end
 
     def choose(self, count: int, rng: np.random.Generator) -> tuple[Slots, Floats]:
-        slots = self._members.take(rng.integers(0, self._count, count))
+        # A third of what `integers` takes, and no less even: 53 bits over so few members.
+        slots = self._members.take((rng.random(count) * self._count).astype(np.int64))
         probabilities = np.empty(count)
         probabilities.fill(1.0 / self._count)  # a third of what np.full takes
         return slots, probabilities

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import secrets
 import threading
@@ -32,6 +33,7 @@ __all__ = [
     "in_time",
     "patience",
     "result_of",
+    "wait_for",
 ]
 
 MOST_IN_FLIGHT = 1 << 16
@@ -119,6 +121,14 @@ def result_of(call: Future[SampleBatch] | BegunCall) -> SampleBatch:
         reason = reason_of(error)
         raise reason from reason.__cause__
     return batch
+
+
+def wait_for(call: Future[SampleBatch] | BegunCall) -> None:
+    """Blocks until the reply of a sample call is there; whatever it is, `result_of` says it."""
+    if isinstance(call, BegunCall):
+        call.wait()
+    else:
+        concurrent.futures.wait([call])
 
 
 class Link(Protocol):
