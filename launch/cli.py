@@ -187,11 +187,11 @@ def _known_terminal(name: str | None) -> str | None:
     raise typer.BadParameter(f"{name!r} is not one of {', '.join(TERMINALS)}.")
 
 
-def _known_launch_type(name: str) -> str:
+def _known_launch_type(name: str | None) -> str | None:
     from launch.launch_types import LaunchType
     from launch.launchers import launcher_names
 
-    if name in ("local_mp", "local_mt"):
+    if name in (None, "local_mp", "local_mt"):
         return name
     known = [known for known in launcher_names() if known not in {kind.value for kind in LaunchType if kind.is_test}]
     if name not in known:
@@ -208,20 +208,21 @@ def launch(
     seed: SeedOption = None,
     set_: SetOption = None,
     launch_type: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--launch-type",
             "-t",
             callback=_known_launch_type,
-            help="Nodes as processes (local_mp) or as threads (local_mt), or the name of another launcher.",
+            help="Nodes as processes (local_mp, default), as threads (local_mt), or the name of another launcher.",
         ),
-    ] = "local_mp",
+    ] = None,
     run_directory: Annotated[
         Path | None,
         typer.Option("--run-directory", "-d", help="Where logs, metrics and checkpoints go: a new directory."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run that --run-directory names, from its newest state.")
+        bool,
+        typer.Option("--resume", help="Go on with the run that --run-directory names: its settings, its newest state."),
     ] = False,
     terminal: Annotated[
         str | None,

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from launch.catalog import GROUP, find_agent, list_agents
 from launch.live_view import duration, render
-from launch.run_directory import RunDirectory, default_base, list_runs
+from launch.run_directory import ELSEWHERE, RunDirectory, default_base, list_runs
 from launch.settings import REQUIRED, Setting
 from launch.summary import as_json as run_as_json
 from launch.text_values import describe_type
@@ -98,7 +98,7 @@ def print_runs(console: Console, *, as_json: bool = False, clock: Clock = SYSTEM
         _dump(console, [{**state, "path": str(directory.path)} for directory, state in states])
         return
     if not states:
-        console.print(f"There are no runs in {default_base()}", markup=False, soft_wrap=True)
+        console.print(f"There are no runs in {default_base()}. {ELSEWHERE}", markup=False, soft_wrap=True)
         return
     rows = [("run", "state", "started", "took", "nodes"), *(_row(*run, clock) for run in states)]
     widths = [max(map(len, column)) + _GAP for column in zip(*rows, strict=True)]

@@ -328,4 +328,6 @@ def _show(watch: RunWatch, view: View, *, output: bool) -> None:
     if output:
         for node, line in watch.take_output():
             view.write(f"[{node}] {line}")
+    for line in watch.take_restarts():
+        view.write(line)
     view.show(watch)

@@ -8,11 +8,12 @@ later, and holds a bounded number of points however long the run is.
 from __future__ import annotations
 
 import bisect
+import itertools
 import json
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import final
 
@@ -117,19 +118,27 @@ class Series:
     def rate(self, since: float = 0.0) -> float:
         """Growth per second over the last points (20 s of them, when they come twice a second); nan when unknown.
 
+        A counter that is taken back, by a node that is started again from what it had saved, grows from there.
+
         Args:
             since: leaves out what is older: of the run that this one goes on with.
         """
         marks = [mark for mark in self._marks if mark[0] >= since]
         if len(marks) < 2:
             return float("nan")
-        (start, first), (end, last) = marks[0], marks[-1]
-        return (last - first) / (end - start) if end > start else float("nan")
+        took = marks[-1][0] - marks[0][0]
+        return _growth(value for _, value in marks) / took if took > 0 else float("nan")
 
-    def before(self, time: float) -> float:
-        """The last value of the history before `time`; 0 when there is none."""
-        count = bisect.bisect_left(self.times, time)
-        return self.values[count - 1] if count else 0.0
+    def growth(self, since: float) -> float:
+        """How much it grew from that time on; what came before counts where it was not taken back."""
+        begin = bisect.bisect_left(self.times, since)
+        values = [*self.values[begin:], self.latest]
+        before = self.values[begin - 1] if begin else 0.0
+        return _growth([min(before, values[0]), *values])
+
+
+def _growth(values: Iterable[float]) -> float:
+    return sum(max(0.0, after - before) for before, after in itertools.pairwise(values))
 
 
 @final

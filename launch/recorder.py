@@ -38,6 +38,8 @@ class Recorder:
                 "state": "pending",
                 "exit_code": None,
                 "restarts": 0,
+                "max_restarts": node.policy.max_restarts,
+                "failure": None,
             }
             for node in plan.nodes
         ]
@@ -50,6 +52,7 @@ class Recorder:
             entry["state"] = record.state.value
             entry["exit_code"] = record.exit_code
             entry["restarts"] = record.restarts
+            entry["failure"] = record.failure or None
             entry["pid"] = record.pid
         self._state["state"] = state if state in ("starting", "running") else "stopping"
         self._end_state = state

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from launch.run_directory import ENDED_STATES, RunDirectory, default_base, list_runs, open_run
+from launch.run_directory import ELSEWHERE, ENDED_STATES, RunDirectory, default_base, list_runs, open_run
 from launch.watch import LOST, clean, read_state
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.errors import LaunchError
@@ -26,7 +26,7 @@ def find_run(name: str) -> RunDirectory:
         return open_run(name)
     runs = list_runs()
     if not runs:
-        raise LaunchError(f"There are no runs in {default_base()}")
+        raise LaunchError(f"There are no runs in {default_base()}. {ELSEWHERE}")
     return runs[0]
 
 

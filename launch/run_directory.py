@@ -3,6 +3,7 @@
     <base>/<program>-<YYYYmmdd-HHMMSS>-<4 hex>/
         run.json                      state of the run and of every node; replaced as a whole, never half written
         graph.json                    the program
+        settings.json                 what the command `topology launch` was told
         logs/<label>-<index>.log      what the node printed
         metrics/<label>-<index>.jsonl written by nodes
         checkpoints/                  written by nodes
@@ -33,6 +34,8 @@ __all__ = ["RunDirectory", "create", "default_base", "list_runs", "open_run"]
 
 ENDED_STATES = frozenset({"finished", "failed", "stopped"})
 """States of a run that is over. The others are starting, running and stopping."""
+
+ELSEWHERE = "A run that was given a directory of its own (--run-directory) goes by its path."
 
 _LAST_TIME = 1e11  # of what can be a time: dates end before
 
@@ -124,11 +127,15 @@ class RunDirectory:
         state = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
         self.write_state({**state, **changes})
 
-    def write_json(self, name: str, value: object) -> None:
-        """Writes one JSON file of the run, atomically; on a full disk, in place of the old. Raises `OSError`."""
+    def write_json(self, name: str, value: object, *, mode: int = 0o666) -> None:
+        """Writes one JSON file of the run, atomically; on a full disk, in place of the old. Raises `OSError`.
+
+        `mode` is who may read and write it, but for what the umask forbids.
+        """
         data = (json.dumps(value, indent=1) + "\n").encode()
         temporary = self.path / f".{name}.{os.getpid()}"
         try:
+            temporary.touch(mode)
             temporary.write_bytes(data)
             temporary.replace(self.path / name)
         except OSError as error:
@@ -204,7 +211,7 @@ def _what_is_made(path: Path) -> Sequence[Path]:
         return (path,)
     if not path.is_dir() or any(path.iterdir()):
         return ()
-    return tuple(path / name for name in ("logs", "metrics", "checkpoints", "run.json", "graph.json"))
+    return tuple(path / name for name in ("logs", "metrics", "checkpoints", "run.json", "graph.json", "settings.json"))
 
 
 @contextlib.contextmanager
@@ -263,7 +270,9 @@ def open_run(path_or_name: str | Path, base: Path | None = None) -> RunDirectory
         return (exact or matches)[0]
     known = ", ".join(run.run_id for run in (matches or runs)[:5]) or "none"
     what = f"{len(matches)} runs begin with" if matches else "No run is called"
-    raise LaunchError(f"{what} {str(path_or_name)!r} in {base or default_base()}. The newest there: {known}.")
+    raise LaunchError(
+        f"{what} {str(path_or_name)!r} in {base or default_base()}. The newest there: {known}. {ELSEWHERE}"
+    )
 
 
 def list_runs(base: Path | None = None) -> list[RunDirectory]:

@@ -24,6 +24,7 @@ class WorkerStatus:
         pid: its process, or the newest of those that it had; None for a thread.
         exit_code: of its process (negative: the signal), or what it would have been; None while it runs.
         restarts: how often it was started again so far.
+        failure: what it failed with last, whether it was started again or not; None while it did not.
     """
 
     label: str
@@ -32,6 +33,7 @@ class WorkerStatus:
     pid: int | None = None
     exit_code: int | None = None
     restarts: int = 0
+    failure: str | None = None
 
     @classmethod
     def of(cls, node: PlannedNode, record: NodeRecord) -> WorkerStatus:
@@ -43,6 +45,7 @@ class WorkerStatus:
             pid=record.pid,
             exit_code=record.exit_code,
             restarts=record.restarts,
+            failure=record.failure or None,
         )
 
     @property
@@ -89,6 +92,7 @@ class RunStatus:
                     pid=node.get("pid"),
                     exit_code=node.get("exit_code"),
                     restarts=node.get("restarts", 0),
+                    failure=node.get("failure"),
                 )
                 for node in record.get("nodes") or ()
             ),
@@ -103,7 +107,8 @@ class RunStatus:
         for worker in self.workers:
             ended = "" if worker.exit_code is None else f", exit code {worker.exit_code}"
             again = f", {worker.restarts} restarts" if worker.restarts else ""
-            lines.append(f"  {worker.name}: {worker.state}{ended}{again}")
+            why = f" ({worker.failure})" if worker.failure else ""
+            lines.append(f"  {worker.name}: {worker.state}{ended}{again}{why}")
         return "\n".join(lines)
 
 

@@ -23,6 +23,7 @@ from launch.live_view import follow, make_view
 from launch.run import Run
 from launch.run_control import find_run
 from launch.run_directory import RunDirectory
+from launch.run_settings import RunSettings
 from launch.summary import print_summary
 from launch.watch import RunWatch
 from topology.errors import LaunchError, ProgramError, TopologyError
@@ -39,15 +40,17 @@ class LaunchRequest:
     """What the command line said beside the agent and its settings.
 
     Attributes:
-        launch_type: "local_mp", "local_mt", or the name of another package's launcher.
-        seed: seed of the run; also given to an agent that has a setting of that name. None for the defaults.
+        launch_type: "local_mp", "local_mt", or the name of another package's launcher; None for that of the run that
+            is gone on with, else "local_mp".
+        seed: seed of the run; also given to an agent that has a setting of that name. None for that of the run that is
+            gone on with, else the defaults.
         run_directory: a new or empty directory; None for a new one under the default base.
         resume: `run_directory` is an earlier run, to go on with.
         terminal: where nodes print; None for their log files only.
         live: redraw one view, or print lines; None for what suits the terminal.
     """
 
-    launch_type: str = "local_mp"
+    launch_type: str | None = None
     seed: int | None = None
     run_directory: Path | None = None
     resume: bool = False
@@ -105,7 +108,7 @@ def launch_agent(name: str, texts: Mapping[str, str], request: LaunchRequest, co
     pressed = _Signals()
     with pressed.caught():
         try:
-            return _see_through(_prepare(name, texts, request), request, console, pressed)
+            return _see_through(_prepare(name, texts, request, console), request, console, pressed)
         except KeyboardInterrupt:
             typer.echo("interrupted while starting: nothing of it runs any more", err=True)
             return pressed.exit_code
@@ -114,47 +117,83 @@ def launch_agent(name: str, texts: Mapping[str, str], request: LaunchRequest, co
 @final
 @dataclass(frozen=True)
 class _Prepared:
-    """What starts the run, and what it is about: environment and seed, where the agent has such settings."""
+    """What starts the run, what it is started with, and what it is about: environment and seed, where it has them."""
 
     start: Callable[[], Run]
+    settings: RunSettings
     about: tuple[str, ...]
 
 
-def _prepare(name: str, texts: Mapping[str, str], request: LaunchRequest) -> _Prepared:
+def _prepare(name: str, given: Mapping[str, str], request: LaunchRequest, console: Console) -> _Prepared:
     """Loads and builds the agent."""
     agent = find_agent(name)
-    texts = _with_seed(agent, texts, request.seed)
     directory = _directory(request)
+    settings = RunSettings(
+        agent=name,
+        settings=given,
+        seed=request.seed,
+        launch_type=request.launch_type or "local_mp",
+        directory=str(Path.cwd()),
+    )
+    if request.resume and directory is not None:
+        settings = _gone_on_with(RunDirectory(directory), settings, request, console)
+    texts = _with_seed(agent, settings)
     program = agent.build(texts)
     if request.resume and directory is not None:
         _check_program(program, directory)
+    launch_type = settings.launch_type
 
     def start() -> Run:
         return launch.launch(
             program,
-            _launcher(agent, request),
-            local_resources=agent.local_resources(texts) if request.launch_type != "local_mt" else None,
+            _launcher(agent, launch_type),
+            local_resources=agent.local_resources(texts) if launch_type != "local_mt" else None,
             restarts=agent.restarts(texts),
             terminal=request.terminal or "output_to_files",
             run_directory=directory,
-            seed=request.seed or 0,
+            seed=settings.seed or 0,
         )
 
     values = agent.settings.values(texts)
     environment = values.get("environment")
     about = [environment] if isinstance(environment, str) else []
-    return _Prepared(start, (*about, *([f"seed {values['seed']}"] if "seed" in values else [])))
+    return _Prepared(start, settings, (*about, *([f"seed {values['seed']}"] if "seed" in values else [])))
 
 
-def _with_seed(agent: Agent, texts: Mapping[str, str], seed: int | None) -> Mapping[str, str]:
+def _gone_on_with(run: RunDirectory, given: RunSettings, request: LaunchRequest, console: Console) -> RunSettings:
+    """What the run was launched with, where nothing else is given now; says both."""
+    earlier = RunSettings.read(run)
+    if earlier is None:
+        console.print(
+            "resume: the command did not launch this run, so that nobody kept its settings: the agent's defaults hold "
+            "where you give none",
+            markup=False,
+            soft_wrap=True,
+        )
+        return given
+    settings = earlier.changed(given, launch_type=request.launch_type)
+    text = f"resume: with the settings of the run ({earlier.describe()})"
+    if changes := settings.differences(earlier):
+        text += f"; but {changes}"
+    if earlier.directory != given.directory:
+        text += f"; it was launched in {earlier.directory}, and relative paths are those in {given.directory} now"
+    console.print(text, markup=False, soft_wrap=True)
+    return settings
+
+
+def _with_seed(agent: Agent, settings: RunSettings) -> Mapping[str, str]:
     takes_seed = any(field.name == "seed" for field in agent.settings.fields)
-    return {"seed": str(seed), **texts} if takes_seed and seed is not None else texts
+    return (
+        {"seed": str(settings.seed), **settings.settings}
+        if takes_seed and settings.seed is not None
+        else settings.settings
+    )
 
 
-def _launcher(agent: Agent, request: LaunchRequest) -> launch.Launcher | str:
-    if request.launch_type == "local_mp" and agent.preload:
+def _launcher(agent: Agent, launch_type: str) -> launch.Launcher | str:
+    if launch_type == "local_mp" and agent.preload:
         return launch.Processes(preload=agent.preload)
-    return request.launch_type
+    return launch_type
 
 
 def _directory(request: LaunchRequest) -> Path | None:
@@ -190,6 +229,7 @@ def _see_through(prepared: _Prepared, request: LaunchRequest, console: Console, 
     with signals.waiting():
         run = prepared.start()
         pressed.breaks_off = False
+        _keep(prepared.settings, RunDirectory(run.run_directory))
         try:
             _show(run, request, console)
         finally:
@@ -201,6 +241,13 @@ def _see_through(prepared: _Prepared, request: LaunchRequest, console: Console, 
     print_summary(watch, console, about=prepared.about)
     failed = _report_failure(run)
     return code or int(failed)
+
+
+def _keep(settings: RunSettings, directory: RunDirectory) -> None:
+    try:
+        settings.write(directory)
+    except OSError as error:
+        typer.echo(f"warning: --resume will not know the settings of this run: {error}", err=True)
 
 
 def _show(run: Run, request: LaunchRequest, console: Console) -> None:

@@ -14,7 +14,7 @@ from rich.text import Text
 from launch.curve import Curve, draw_text, find_curves, short_number, write_png
 from launch.live_view import duration, headline, node_text
 from launch.run_directory import file_name
-from launch.watch import RunWatch
+from launch.watch import RunWatch, clean, restart_text
 
 __all__ = ["as_json", "print_summary", "save_curve"]
 
@@ -83,12 +83,13 @@ def _numbers(watch: RunWatch) -> list[tuple[str, str]]:
     for key in ("actor_steps", "learner_steps", "actor_episodes"):
         series = watch.metrics.counter(key)
         if series is not None:
-            made = series.latest - series.before(watch.started)
+            made = series.growth(watch.started)
             rate = f"  ({short_number(made / watch.elapsed_s)}/s)" if watch.elapsed_s > 0 else ""
             rows.append((key.replace("_", " "), f"{series.latest:,.0f}{rate}"))
     rows += [(curve.name, _extremes(curve)) for curve in find_curves(watch.metrics)]
     if states := node_text(watch):
         rows.append(("nodes", states))
+    rows += [("started again", f"{name} {restart_text(count)}: {clean(why)}") for name, count, why in watch.restarts]
     if watch.problems:
         rows.append(("warnings", f"{watch.problems} in the logs"))
     return rows

@@ -153,7 +153,7 @@ Command = Start | AnnounceStop | Nudge | Check | Interrupt | Kill
 @final
 @dataclass
 class NodeRecord:
-    """What is known of one node. `message` says why it is late."""
+    """What is known of one node. `message` says why it is late, `failure` why it failed last, restarted or not."""
 
     policy: RestartPolicy
     state: NodeState = NodeState.PENDING
@@ -162,6 +162,7 @@ class NodeRecord:
     pid: int | None = None
     late: bool = False
     message: str = ""
+    failure: str = ""
     restart_at: float | None = None
 
 
@@ -316,9 +317,11 @@ class Supervisor:
         elif not (self.stopping or outcome.final) and record.restarts < record.policy.max_restarts:
             pause = min(FIRST_BACKOFF_S * 2.0**record.restarts, LONGEST_BACKOFF_S)
             record.state, record.restart_at = NodeState.RESTARTING, now + pause
+            record.failure = outcome.message
             commands = []
         else:
             record.state = NodeState.FAILED
+            record.failure = outcome.message
             self.failures.append((node, outcome))
             commands = self._stop(f"node failed: {outcome.message}", now, "failed")
         return commands

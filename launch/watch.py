@@ -13,7 +13,7 @@ from launch.metrics import Metrics, Tail
 from launch.run_directory import ENDED_STATES, RunDirectory, file_name
 from topology.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["LOST", "RunWatch", "clean", "read_state"]
+__all__ = ["LOST", "RunWatch", "clean", "read_state", "restart_text"]
 
 LOST = "lost"
 """What a run is called whose launcher was killed: nobody wrote how it ended."""
@@ -36,6 +36,11 @@ def read_state(directory: RunDirectory) -> dict[str, Any]:
     return state
 
 
+def restart_text(count: int) -> str:
+    """How often a node was started again, in words."""
+    return "once" if count == 1 else f"{count} times"
+
+
 @final
 class RunWatch:
     """What is known of a run; `poll` brings it up to date.
@@ -56,6 +61,7 @@ class RunWatch:
         self._clock = clock
         self._logs: dict[str, tuple[Tail, LogRecords]] = {}
         self._output: deque[tuple[str, str]] = deque(maxlen=_MOST_LINES)
+        self._told_restarts: Counter[str] = Counter()
 
     def poll(self) -> None:
         """Reads what is new. Never blocks. Raises LaunchError when the directory is gone."""
@@ -85,6 +91,20 @@ class RunWatch:
         elif self.ended or self.elapsed_s >= _METRICS_WITHIN_S:
             while self._output:
                 yield self._output.popleft()
+
+    @property
+    def restarts(self) -> Iterator[tuple[str, int, str]]:
+        """Nodes that were started again: name, how often, and why the last time."""
+        for node in self.state.get("nodes", ()):
+            if count := node.get("restarts") or 0:
+                yield f"{node['label']}/{node['index']}", count, str(node.get("failure") or "nobody knows why")
+
+    def take_restarts(self) -> Iterator[str]:
+        """A line for each node that was started again since the last call."""
+        for name, count, why in self.restarts:
+            if count > self._told_restarts[name]:
+                self._told_restarts[name] = count
+                yield f"{name} failed and was started again ({restart_text(count)}): {clean(why)}"
 
     @property
     def ended(self) -> bool:

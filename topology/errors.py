@@ -18,7 +18,7 @@
     │   ├── TableNotFound
     │   └── ReplayDeadlineExceeded
     └── StoreError               a memory backend or a data store could not do what was asked
-        ├── StoreFull            a writer waited in vain for room
+        ├── StoreFull            there was no room in time
         ├── StoreDeadlineExceeded
         ├── StoreUnavailable     the server behind it is not there, or does not let us in
         │   └── StoreDenied      it is there, and does not let us in
@@ -233,7 +233,7 @@ class StoreError(TopologyError, RuntimeError):
 
 
 class StoreFull(DeadlineExceeded, StoreError):
-    """A writer waited for room in a memory backend for as long as the caller allowed. Nothing was stored."""
+    """There was no room in a memory backend or a data store for as long as the caller waits. Nothing was stored."""
 
 
 class StoreDeadlineExceeded(DeadlineExceeded, StoreError):

@@ -26,6 +26,9 @@ from topology.nodes.store.rounds import RoundPlan, Unit
         ({"target_return": 1.0, "evaluation_episodes": 0}, "set evaluation_episodes"),
         ({"clip_ratio": 0.0}, "clip_ratio=0.0: above 0"),
         ({"discount": 1.5}, "discount=1.5: between 0 and 1"),
+        ({"memory_backend": "nope:"}, "memory_backend: 'nope:' is no address .* known kinds are local, redis"),
+        ({"memory_backend": "redsi"}, "or one of the words local, replay, redis"),
+        ({"data_store": "nope://bucket/place"}, "data_store: no data store opens nope://"),
     ],
 )
 def test_settings_of_ppo_that_cannot_work_are_refused(settings, message):

@@ -157,6 +157,41 @@ def test_a_terminal_sees_a_picture_and_is_left_as_it_was(start_command: Start) -
     assert "an actor" not in text
 
 
+def test_a_run_is_gone_on_with_as_it_was_launched(start_command: Start, runs: Path) -> None:
+    place = runs / "first"
+    given = ("--set", "steps=7", "--num-actors", "3", "--seed", "5", "-t", "local_mt")
+    assert finish(start_command("launch", "toy", *given, "-d", str(place)))[0] == 0
+    settings = json.loads((place / "settings.json").read_text())
+    assert settings["settings"] == {"steps": "7", "num_actors": "3"}
+    assert (place / "settings.json").stat().st_mode & 0o077 == 0  # the URL of a server may hold a password
+    resume = ("launch", "toy", "--resume", "-d", str(place))
+    code, out, _ = finish(start_command(*resume))
+    assert code == 0
+    assert "resume: with the settings of the run (seed=5, num_actors=3, steps=7, launch_type=local_mt)\n" in out
+    code, out, _ = finish(start_command(*resume, "--set", "steps=9", "--seed", "6"))
+    assert code == 0
+    assert "; but seed=6 (was 5), steps=9 (was 7)\n" in out
+    code, out, _ = finish(start_command(*resume))  # with what the last one was launched with
+    assert "(seed=6, num_actors=3, steps=9, launch_type=local_mt)\n" in out
+    state = json.loads((place / "run.json").read_text())
+    assert (state["launch_type"], state["seed"], len(state["nodes"])) == ("local_mt", 6, 4)
+    rows = [json.loads(row) for row in (place / "metrics" / "counter-0.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * 8 + 2 * 10
+
+
+def test_settings_that_nobody_kept_or_that_are_broken(start_command: Start, runs: Path) -> None:
+    place = runs / "first"
+    assert finish(start_command("launch", "toy", "-d", str(place)))[0] == 0
+    (place / "settings.json").unlink()
+    code, out, _ = finish(start_command("launch", "toy", "--resume", "-d", str(place)))
+    assert (code, "nobody kept its settings" in out) == (0, True)
+    for text in ("{", "{}", '{"settings": {"steps": 3}, "seed": null}', "[]"):
+        (place / "settings.json").write_text(text)
+        code, _, err = finish(start_command("launch", "toy", "--resume", "-d", str(place)))
+        assert code == 1
+        assert f"cannot be read from {place / 'settings.json'}" in err
+
+
 def test_a_run_is_gone_on_with(start_command: Start, runs: Path) -> None:
     place = str(runs / "first")
     assert finish(start_command("launch", "toy", "-d", place))[0] == 0

@@ -92,6 +92,17 @@ def test_a_rate_is_the_growth_over_the_last_points() -> None:
     assert series.rate() == pytest.approx(30, rel=0.01)
 
 
+def test_a_counter_that_is_taken_back_grows_from_there() -> None:
+    series = Series()
+    for second, value in enumerate([0, 100, 200, 300, 240, 340]):  # a node was started again from what it had saved
+        series.append(second, value)
+    assert series.rate() == pytest.approx(400 / 5)
+    assert series.growth(0) == 400
+    assert series.growth(3.5) == 100  # a run that goes on with another, which had come further than it saved
+    assert series.growth(1.5) == 300
+    assert Series().growth(0) == 0
+
+
 def row(time: float, value: float, steps: float | None = None, length: float = 10) -> str:
     said = {} if steps is None else {"actor_steps": steps, "episode_length": length}
     return json.dumps({"time": time, "episode_return": value, **said}) + "\n"

@@ -216,6 +216,26 @@ def test_following_shows_until_the_end_and_once_more(make_run: Callable[..., Run
     assert [line.split()[0] for line in shown] == ["0:00", "0:05", "0:10"]
 
 
+def test_who_is_started_again_is_told_once_each_time(make_run: Callable[..., RunDirectory]) -> None:
+    directory = make_run(state="finished", ended=STARTED + 10)
+    shown: list[str] = []
+    watch, view = RunWatch(directory), PlainView(shown.append)
+    show = lambda: follow(watch, view, lambda _: True)  # noqa: E731
+    show()
+    for restarts in (1, 1, 3):
+        (first, second) = directory.read_state()["nodes"]
+        directory.update_state(nodes=[{**first, "restarts": restarts, "failure": "StoreFull: no room"}, second])
+        show()
+    assert [line for line in shown if "counter/0" in line] == [
+        "counter/0 failed and was started again (once): StoreFull: no room",
+        "counter/0 failed and was started again (3 times): StoreFull: no room",
+    ]
+    console = Console(file=io.StringIO(), width=100)
+    print_summary(watch, console)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "started again     counter/0 3 times: StoreFull: no room" in text
+
+
 def test_what_nodes_print_is_shown_of_a_program_that_measures_nothing(make_run: Callable[..., RunDirectory]) -> None:
     shown: list[str] = []
     clock = At(0)

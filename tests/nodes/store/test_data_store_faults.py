@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topology.errors import PolicyNotFound, StoreDataError, StoreDenied, StoreError, StoreUnavailable
+from topology.errors import PolicyNotFound, StoreDataError, StoreDenied, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store import data_stores, record_chain
 from topology.nodes.store.data_directory import DirectoryMedium
 from topology.nodes.store.policies import DataStore, open_data_store
@@ -58,7 +58,7 @@ def test_a_full_disk_leaves_the_policies_before(
 
     with monkeypatch.context() as full:
         full.setattr(os, "write", write_until_full)
-        with pytest.raises(StoreError, match=rf"cannot be written: .*{text}.*make room there"):
+        with pytest.raises(StoreFull, match=rf"cannot be written: .*{text}.*make room there"):
             store.save(WEIGHTS, state=WEIGHTS)
     assert not list(tmp_path.rglob("*.unfinished"))
     newest = store.newest()
@@ -176,7 +176,7 @@ def test_a_redis_server_whose_memory_is_full(make_redis: Any) -> None:
     server = make_redis("--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
     with open_data_store(server.url) as store:
         store.save(WEIGHTS)
-        with pytest.raises(StoreError, match=r"memory is full .*larger maxmemory, or keep fewer"):
+        with pytest.raises(StoreFull, match=r"memory is full .*larger maxmemory, or keep fewer"):
             save_often(store)
         assert store.load().number == store.newest()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 from topology.context import NodeContext, StopToken, bind_context
-from topology.errors import ProgramStopped, StoreClosed, StoreDenied, StoreUnavailable
+from topology.errors import ProgramStopped, StoreClosed, StoreDenied, StoreFull, StoreUnavailable
 from topology.nodes.store.data_directory import DirectoryMedium
 from topology.nodes.store.policies import open_data_store
 from topology.nodes.store.policy_medium import Medium
@@ -143,6 +145,40 @@ def test_patience_ends(tmp_path):
     assert raised.value.__notes__ == ["it was waited for, for 5 s"]
     assert 5.0 <= clock.now < 6.5
     assert clock.waits[0] < 0.1 < max(clock.waits) <= 1.0
+
+
+def test_a_medium_without_room_is_waited_for_and_that_is_told(tmp_path, caplog):
+    clock = HandClock()
+    medium = patient(Unsteady(DirectoryMedium(tmp_path), 6, StoreFull), 60.0, clock)
+    medium.put("policy", [b"bytes"])
+    assert bytes(medium.get("policy")) == b"bytes"
+    first, last = (record.message for record in caplog.records)
+    assert first == "waiting, 60 s at most: not there"
+    assert last.startswith("the data store is back after ")
+    caplog.clear()
+    patient(Unsteady(DirectoryMedium(tmp_path), 2), 60.0, clock).read()  # a moment is not worth a word
+    assert not caplog.records
+
+
+def test_a_full_disk_is_waited_for(tmp_path, monkeypatch):
+    """The directory is on a disk where others make room after a while."""
+    clock, write, left = HandClock(), os.write, [3]
+
+    def write_when_there_is_room(descriptor, data):
+        if left[0]:
+            left[0] -= 1
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data)
+
+    with open_data_store(str(tmp_path), patience_s=60.0, clock=clock) as store:
+        monkeypatch.setattr(os, "write", write_when_there_is_room)
+        assert store.save(WEIGHTS) == 0
+        assert len(clock.waits) == 3
+        left[0] = 10_000
+        with pytest.raises(StoreFull, match="the disk is full: make room there"):
+            store.save(WEIGHTS)
+        left[0] = 0
+        assert store.newest() == 0
 
 
 def test_who_is_not_let_in_does_not_wait(tmp_path):

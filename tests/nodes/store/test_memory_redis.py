@@ -501,6 +501,36 @@ def test_a_packing_that_is_not_there_is_refused(redis_server):
         open_memory_backend(redis_server.url, name=NAME, packing="rar")
 
 
+def test_what_nobody_needs_expires_and_what_comes_later_too(redis_server):
+    raw = redis.Redis.from_url(redis_server.url)
+    memory = open_memory_backend(redis_server.url, name="over", max_steps=10)
+    memory.store({"x": np.zeros(3)})
+    (first,) = memory.fetch(num_steps=3)
+    memory.store({"x": np.zeros(3)})
+    memory.expire(1000.0)
+
+    def lives():
+        return {key: raw.ttl(key) for key in raw.scan_iter("topology:{over}:*")}
+
+    assert all(ttl > 0 for ttl in lives().values())
+    memory.acknowledge([first])
+    memory.acknowledge(memory.fetch(num_steps=3))  # the hash of sizes is gone with the last of them
+    memory.store_episode({"x": np.zeros(9)})
+    with pytest.raises(StoreFull):  # it is in the queue of those who wait for room
+        memory.store({"x": np.zeros(5)}, timeout_s=0.1)
+    assert all(ttl > 0 for ttl in lives().values())
+    memory.recover()
+    kept = {key.rpartition(b":")[2] for key, ttl in lives().items() if ttl == -1}
+    assert {b"state", b"stream", b"sizes"} <= kept
+    (again,) = memory.fetch(num_steps=9)
+    assert again.steps == 9
+    memory.store({"x": np.zeros(1)})
+    memory.close()
+    expiring = [key for key, ttl in lives().items() if ttl != -1]
+    assert all(b":writer:" in key or b":wake:" in key for key in expiring), expiring
+    raw.close()
+
+
 def test_of_a_memory_that_is_deleted_the_server_keeps_nothing(redis_server):
     import redis
 

@@ -18,11 +18,16 @@ from topology.agents.flow.config import (
     QLearningSettings,
 )
 from topology.errors import ProgramError
+from topology.nodes.store.data_stores import find_data_store
+from topology.nodes.store.memory import check_memory_url
 from topology.nodes.store.rounds import RoundPlan, Unit
 
 __all__ = ["ScaleOutConfig", "ScaleOutDQNConfig", "ScaleOutPPOConfig", "ScaleOutSettings", "Synchronization"]
 
 FlowConfigT = TypeVar("FlowConfigT", bound=FlowConfig)
+
+MEMORY_WORDS = ("local", "replay", "redis")
+"""What `memory_backend` may be beside a URL."""
 
 DEFAULT_SAVE_S = 2.0
 """Seconds between two policies in ASYNC, unless the settings say otherwise."""
@@ -132,7 +137,20 @@ class ScaleOutSettings(CheckedConfig):
             yield f"max_staleness={self.max_staleness}: at least 0, or None for no bound"
         if self.target_return is not None and not self.evaluation_episodes:
             yield f"target_return={self.target_return} is found by evaluations: set evaluation_episodes to at least 1"
+        yield from self._faults_of_the_stores()
         yield from self._faults_of_the_synchronization()
+
+    def _faults_of_the_stores(self) -> Iterator[str]:
+        try:
+            if self.memory_backend not in MEMORY_WORDS:
+                check_memory_url(self.memory_backend)
+        except ValueError as error:
+            yield f"memory_backend: {error}; or one of the words {', '.join(MEMORY_WORDS)}"
+        try:
+            if self.data_store not in (None, "redis"):
+                find_data_store(self.data_store)
+        except (ValueError, ImportError) as error:
+            yield f"data_store: {error}"
 
     def _faults_of_the_synchronization(self) -> Iterator[str]:
         yield from unsupported(self.synchronization, self.supported_synchronizations, type(self).__name__)

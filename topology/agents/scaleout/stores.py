@@ -6,12 +6,13 @@ import contextlib
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from topology.agents.scaleout.config import ScaleOutSettings
 from topology.context import NodeContext
-from topology.errors import ProgramError
+from topology.errors import ProgramError, StoreError
 from topology.nodes import replay
 from topology.nodes.store.memory import MemoryBackend, open_memory_backend
 from topology.nodes.store.policies import DataStore, open_data_store
@@ -59,8 +60,8 @@ def open_memory(
         memory: client of the program's own node for it, where it has one.
 
     Raises:
-        ProgramError: a backend that cannot reach from process to process.
-        ValueError: no kind of backend has such a URL.
+        ProgramError: a backend that cannot reach from process to process, or for which a package is missing; a URL or
+            bounds that cannot be.
         StoreUnavailable: its server is not there.
     """
     if isinstance(memory, replay.Client):
@@ -77,15 +78,17 @@ def open_memory(
             f"memory_backend={url} holds experience in one process, and the nodes of this program have one each: "
             "choose local (without the colon: a node of the program), or redis"
         )
-    return open_memory_backend(
-        url, name=run_name(context), max_steps=config.memory_max_steps, patience_s=config.server_patience_s
-    )
+    with _wrong_for_good("memory_backend"):
+        return open_memory_backend(
+            url, name=run_name(context), max_steps=config.memory_max_steps, patience_s=config.server_patience_s
+        )
 
 
 def open_policies(config: ScaleOutSettings, context: NodeContext) -> DataStore:
     """The data store of the run. In a Redis server that others use, too, it has the run's name, or that in its URL.
 
     Raises:
+        ProgramError: a URL that cannot be, or for which a package is missing.
         StoreUnavailable, StoreError: it is not there, or does not let us in.
     """
     if config.data_store is None:
@@ -95,7 +98,19 @@ def open_policies(config: ScaleOutSettings, context: NodeContext) -> DataStore:
     parts = urlsplit(url)
     shared = parts.scheme in ("redis", "rediss", "unix") and "name" not in parse_qs(parts.query)
     options = {"name": run_name(context)} if shared else {}
-    return open_data_store(url, keep=config.keep_policies, patience_s=config.server_patience_s, **options)
+    with _wrong_for_good("data_store"):
+        return open_data_store(url, keep=config.keep_policies, patience_s=config.server_patience_s, **options)
+
+
+@contextlib.contextmanager
+def _wrong_for_good(setting: str) -> Iterator[None]:
+    """To start the node again would not help."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except (ValueError, ImportError) as error:
+        raise ProgramError(f"{setting}: {error}") from error
 
 
 def _url(text: str) -> str:

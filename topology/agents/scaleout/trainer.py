@@ -157,6 +157,7 @@ class Trainer:
             if reason := self._over():
                 self._report(f"the training is over at policy {training.saver.number}: {reason}")
                 training.saver.finish(reason)
+                training.leave()
                 if self._stops_program:
                     self._stop.request(reason)
                 training.discard()

@@ -15,6 +15,9 @@ from topology.nodes.store.memory import MemoryBackend
 __all__ = ["Outcome", "Taught", "Training"]
 
 
+_LEFT_S = 86_400.0
+
+
 class Taught(Protocol):
     """What is trained: see `ExperienceLearner`."""
 
@@ -81,6 +84,10 @@ class Training(abc.ABC):
         """Drops what is there, when nothing more is to be learned: so writers that wait for room hear of the end."""
         if experiences := self.memory.fetch_available():
             self.memory.acknowledge(experiences)
+
+    def leave(self) -> None:
+        """Nothing more is to be learned: lets a memory backend that outlives the program forget it, in a day."""
+        self.memory.expire(_LEFT_S)
 
     def close(self) -> None:
         """Closes memory backend and data store. Idempotent."""

@@ -23,10 +23,11 @@ from typing import Any, Final, final
 from urllib.parse import unquote, urlsplit
 
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.errors import StoreDenied, StoreError
+from topology.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store.codec import Buffer
 from topology.nodes.store.policies import DEFAULT_KEEP, DataStore
 from topology.nodes.store.policy_medium import BlobMissing, Medium
+from topology.nodes.store.policy_patience import patient
 from topology.nodes.store.policy_waits import Wait, check_pauses
 from topology.nodes.store.record_chain import RECORDS, Chain, Files
 from topology.nodes.store.record_store import RecordStore
@@ -47,8 +48,13 @@ _REASONS = {
     errno.ENOTDIR: "there is a file where the directory should be: remove it, or take another directory",
     errno.EEXIST: "there is a file where the directory should be: remove it, or take another directory",
     errno.ESTALE: "the NFS server does not know it any more: mount it anew, or take another directory",
+    errno.ETIMEDOUT: "its server does not answer",
+    errno.EHOSTDOWN: "its server does not answer",
+    errno.EHOSTUNREACH: "its server cannot be reached",
 }
 
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_AWAY = {errno.ESTALE, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH}  # of file servers
 _LASTING = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}  # however often it is tried again
 
 
@@ -58,14 +64,18 @@ def open_directory_store(
     keep: int = DEFAULT_KEEP,
     clock: Clock = SYSTEM_CLOCK,
     poll_s: tuple[float, float] = _POLL_S,
+    patience_s: float = 0.0,
 ) -> DataStore:
     """See `open_data_store`. The directory is made with the first thing that is written.
+
+    `patience_s` is for a disk that is full, and for a file server that is away.
 
     Raises:
         ValueError: a url of another machine.
         StoreError: there is a file, or a directory that may not be read.
     """
-    store = RecordStore(DirectoryMedium(_path(url), poll_s=poll_s), keep=keep, clock=clock)
+    medium = patient(DirectoryMedium(_path(url), poll_s=poll_s), patience_s, clock)
+    store = RecordStore(medium, keep=keep, clock=clock)
     store.check()
     return store
 
@@ -215,8 +225,12 @@ class DirectoryMedium(Medium, Files):
             yield
         except OSError as error:
             reason = _REASONS.get(error.errno or 0, "see the reason of the system")
-            kind = StoreDenied if error.errno in _LASTING else StoreError
-            raise kind(f"the data store in {self._root} cannot be {what}: {error}; {reason}") from error
+            raise _kind(error)(f"the data store in {self._root} cannot be {what}: {error}; {reason}") from error
+
+
+def _kind(error: OSError) -> type[StoreError]:
+    kinds = ((_FULL, StoreFull), (_AWAY, StoreUnavailable), (_LASTING, StoreDenied))
+    return next((kind for numbers, kind in kinds if error.errno in numbers), StoreError)
 
 
 def _rebuild(root: Path, poll_s: tuple[float, float]) -> DirectoryMedium:

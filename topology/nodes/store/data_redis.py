@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.errors import StoreDataError, StoreDenied, StoreError, StoreUnavailable
+from topology.errors import StoreDataError, StoreDenied, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store.codec import Buffer
 from topology.nodes.store.policies import DEFAULT_KEEP, DataStore
 from topology.nodes.store.policy_connection import Connection
@@ -201,7 +201,7 @@ class RedisMedium(Medium):
                 f"the data store {self!r} cannot be {what}: {error}; check its address, and that the server runs"
             ) from error
         except exceptions.OutOfMemoryError as error:
-            raise StoreError(
+            raise StoreFull(
                 f"the data store {self!r} cannot be {what}: the server's memory is full ({error}); give it a larger "
                 "maxmemory, or keep fewer policies"
             ) from error

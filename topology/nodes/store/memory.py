@@ -21,7 +21,7 @@ from topology.nodes.store.memory_writer import MemoryWriter, PlainWriter
 from topology.nodes.store.parcel import Parcel, make_parcel
 from topology.nodes.store.shelf import Wish
 
-__all__ = ["MAX_BYTES", "MAX_STEPS", "MemoryBackend", "MemoryStats", "open_memory_backend"]
+__all__ = ["MAX_BYTES", "MAX_STEPS", "MemoryBackend", "MemoryStats", "check_memory_url", "open_memory_backend"]
 
 MAX_STEPS = 100_000
 """Most steps a backend keeps, unless its opener says otherwise."""
@@ -185,6 +185,16 @@ class MemoryBackend(abc.ABC):
             StoreUnavailable: the server behind it is not there, or does not let us in.
         """
 
+    def expire(self, after_s: float) -> None:  # noqa: B027 - nothing to do where nothing outlives the program
+        """Says that nobody needs what is stored, nor what comes later: it may go when so many seconds have passed.
+
+        For when a run is over and its last writers may still be at work. A handle that begins to read takes it back. A
+        backend that ends with its process or service does nothing.
+
+        Raises:
+            StoreUnavailable: the server behind it is not there, or does not let us in.
+        """
+
     @abc.abstractmethod
     def close(self) -> None:
         """Closes this handle; what is stored stays. Calls that wait in it raise `StoreClosed`. Idempotent."""
@@ -248,25 +258,30 @@ def open_memory_backend(
     for what, bound in (("max_steps", max_steps), ("max_bytes", max_bytes)):
         if not isinstance(bound, int) or bound < 1:
             raise ValueError(f"{what} must be an integer of at least 1, got {bound!r}")
-    scheme, colon, _ = url.partition(":")
-    opener = _opener(scheme) if colon else None
-    if opener is None:
-        known = ", ".join(
-            sorted({*_BUILT_IN, *(found.name for found in importlib.metadata.entry_points(group=_GROUP))})
-        )
-        raise ValueError(
-            f"{url!r} is no address of a memory backend: it begins with its kind and a colon, as in "
-            f"'redis://localhost:6379'; known kinds are {known}"
-        )
+    check_memory_url(url)
+    opener = _opener(url.partition(":")[0])
     if patience_s is not None and "patience_s" in inspect.signature(opener).parameters:
         options["patience_s"] = patience_s
     backend: MemoryBackend = opener(url, name=name, max_steps=max_steps, max_bytes=max_bytes, **options)
     return backend
 
 
+def check_memory_url(url: str) -> None:
+    """Whether there is a kind of backend for `url`; opens and imports nothing.
+
+    Raises:
+        ValueError: there is none.
+    """
+    scheme, colon, _ = url.partition(":")
+    known = sorted({*_BUILT_IN, *(found.name for found in importlib.metadata.entry_points(group=_GROUP))})
+    if not colon or scheme not in known:
+        raise ValueError(
+            f"{url!r} is no address of a memory backend: it begins with its kind and a colon, as in "
+            f"'redis://localhost:6379'; known kinds are {', '.join(known)}"
+        )
+
+
 def _opener(scheme: str) -> Any:
     if scheme in _BUILT_IN:
         return importlib.metadata.EntryPoint(scheme, _BUILT_IN[scheme], _GROUP).load()
-    for found in importlib.metadata.entry_points(group=_GROUP, name=scheme):
-        return found.load()
-    return None
+    return next(iter(importlib.metadata.entry_points(group=_GROUP, name=scheme))).load()

@@ -7,6 +7,7 @@ may come, go and be killed. With `appendonly yes` the server may, too. What othe
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 from typing import Any, final
@@ -29,6 +30,7 @@ __all__ = ["RedisMemory"]
 _logger = logging.getLogger(__name__)
 
 _MOST_IDS = 1000  # in one call
+_KEYS = ("state", "stream", "sizes", "queue", "bell")
 
 
 @final
@@ -109,7 +111,7 @@ class RedisMemory(MemoryBackend):
 
     def recover(self) -> None:
         reader = secrets.token_hex(8).encode()
-        attach = Call(scripts.ATTACH, self._keys("state", "stream"), (reader,))
+        attach = Call(scripts.ATTACH, self._keys(*_KEYS), (reader,))
         with self._reading:
             while self._link.ask([attach])[0] == -1:
                 self._reopen()
@@ -224,7 +226,10 @@ class RedisMemory(MemoryBackend):
 
     def delete(self) -> None:
         """See `MemoryBackend`. What remains of its writers, a line each, the server forgets within a day."""
-        self._link.ask([Call(scripts.DELETE, self._keys("state", "stream", "sizes", "queue", "bell"))])
+        self._link.ask([Call(scripts.DELETE, self._keys(*_KEYS))])
+
+    def expire(self, after_s: float) -> None:
+        self._link.ask([Call(scripts.EXPIRE, self._keys(*_KEYS), (b"%d" % max(1, math.ceil(after_s)),))])
 
     def close(self) -> None:
         self._link.close()

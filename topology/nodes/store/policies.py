@@ -76,9 +76,12 @@ class DataStore(abc.ABC):
 
     Every method may block for the time the medium takes to answer, and may raise:
 
-        StoreUnavailable: the server is not there, or does not let us in, or has a certificate that is not trusted.
+        StoreUnavailable: the server is not there; `StoreDenied`, a kind of it, is below.
         StoreDataError: what lies there was not written by this project, or is damaged.
-        StoreError: the medium refuses: no room, no such bucket, a file where a directory should be.
+        StoreDenied: it is of no use to try again: it does not let us in, there is no such bucket, a file is where the
+            directory should be.
+        StoreFull: there is no room.
+        StoreError: the medium refuses for another reason.
         StoreClosed: this side closed it.
     """
 
@@ -223,9 +226,9 @@ def open_data_store(
     Args:
         url: where.
         keep: how many policies are kept, at least 1.
-        patience_s: how long a server that is not there, or went away, is waited for, in seconds, before
-            `StoreUnavailable`; on top of what a call waits for anyway. None for what the kind of store does by itself:
-            ours do not wait. Kinds without a server ignore it.
+        patience_s: how long a server that is not there, or went away, or room on it, is waited for, in seconds, before
+            `StoreUnavailable` or `StoreFull`; on top of what a call waits for anyway. None for what the kind of store
+            does by itself: ours do not wait.
         options: of the kind of store.
 
     Raises:

@@ -1,13 +1,14 @@
-"""A medium whose server may go away for a while: what is asked of it meanwhile waits, and is asked again."""
+"""A medium that may be away or full for a while: what is asked of it meanwhile waits, and is asked again."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar, final
 
 from topology.clock import Clock
-from topology.errors import StoreDeadlineExceeded, StoreDenied, StoreUnavailable
+from topology.errors import StoreDeadlineExceeded, StoreDenied, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store.codec import Buffer
 from topology.nodes.store.policy_medium import Medium
 from topology.nodes.store.policy_waits import Wait, Waits
@@ -16,12 +17,16 @@ __all__ = ["PatientMedium", "patient"]
 
 ResultT = TypeVar("ResultT")
 
+_logger = logging.getLogger(__name__)
+
+_PASSES: Final = (StoreUnavailable, StoreFull)  # it comes back, or somebody makes room
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
+_SILENT_S: Final = 1.0  # a wait that is longer is told
 
 
 def patient(medium: Medium, patience_s: float, clock: Clock) -> Medium:
-    """`medium`, whose server is waited for so long; itself for 0.
+    """`medium`, which is waited for so long when its server is away, or it has no room; itself for 0.
 
     Raises:
         ValueError: a patience below 0, or without end.
@@ -36,7 +41,7 @@ class PatientMedium(Medium):
     """All that a medium is asked may be asked twice: bytes have names of their own, and the record tells its writer.
 
     Args:
-        medium: whose server may be away.
+        medium: that may be away or full.
         patience_s: how long it is waited for, in seconds, on top of what a call may wait for anyway.
         clock: of the waiting.
     """
@@ -58,22 +63,30 @@ class PatientMedium(Medium):
             return question()
         except StoreDenied:
             raise
-        except StoreUnavailable as error:
-            why = error
+        except _PASSES as error:
+            why: StoreError = error
+        begin_s, told = self._clock.monotonic(), False
         with self._waits.begin(f"{self!r} to come back", self._patience_s) as wait:
             pause_s = _FIRST_PAUSE_S
             while True:
                 wait.pause(pause_s)
                 self._go_on(wait, why)
                 try:
-                    return question()
+                    answer = question()
                 except StoreDenied:
                     raise
-                except StoreUnavailable as error:
+                except _PASSES as error:
                     why = error
+                else:
+                    if told:
+                        _logger.warning("the data store is back after %.1f s", self._clock.monotonic() - begin_s)
+                    return answer
+                if not told and self._clock.monotonic() - begin_s >= _SILENT_S:
+                    told = True
+                    _logger.warning("waiting, %g s at most: %s", self._patience_s, why)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _go_on(self, wait: Wait, why: StoreUnavailable) -> None:
+    def _go_on(self, wait: Wait, why: StoreError) -> None:
         try:
             wait.check()
         except StoreDeadlineExceeded:

@@ -2,7 +2,8 @@
 
 All keys of a memory begin with `topology:{NAME}:`, and live in one slot of a cluster:
 
-    state     hash: bounds, sums of what is there, sums of what of it is delivered, the reader, what it waits for
+    state     hash: bounds, sums of what is there, sums of what of it is delivered, the reader, what it waits for,
+              and how long all this is kept, if nobody needs it any more
     stream    stream: an entry for each experience, read by the group `trainer`
     sizes     hash: by entry, "steps bytes episode payload-key". What has no size here was not stored by us
     queue     list: writers that wait for room, by their wake key, first come first served
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from topology.nodes.store.redis_scripting import QUEUE, SUMS, script
 
-__all__ = ["ACKNOWLEDGE", "ATTACH", "DELETE", "OPEN", "STATS", "STORE", "TAKE", "WITHDRAW"]
+__all__ = ["ACKNOWLEDGE", "ATTACH", "DELETE", "EXPIRE", "OPEN", "STATS", "STORE", "TAKE", "WITHDRAW"]
 
 OPEN = script("""
 -- state, stream; max_steps, max_bytes
@@ -54,7 +55,7 @@ if latest then
   end
 end
 local sums = redis.call('HMGET', state, 'max_steps', 'max_bytes', 'steps', 'bytes', 'count', 'episodes', 'stored',
-  'want', 'want_what', 'held:steps', 'held:episodes')
+  'want', 'want_what', 'held:steps', 'held:episodes', 'expires')
 if not sums[1] then return {-1} end
 for i = 3, 7 do sums[i] = tonumber(sums[i]) or 0 end
 local new_steps, new_bytes, new_episodes = sums[3] + steps, sums[4] + bytes, sums[6] + episode
@@ -73,11 +74,15 @@ if follows or new_steps + before_steps > tonumber(sums[1]) or new_bytes + before
   if redis.call('EXPIRE', data, 60) == 0 then return {-2} end
   redis.call('SET', wake .. ':alive', ARGV[2] .. ' ' .. ARGV[3], 'EX', 3)
   if not waited and not redis.call('LPOS', queue, wake) then redis.call('RPUSH', queue, wake) end
+  if sums[12] then redis.call('EXPIRE', queue, sums[12]) end
   return {0}
 end
-if redis.call('PERSIST', data) == 0 then return {-2} end
+local has_data
+if sums[12] then has_data = redis.call('EXPIRE', data, sums[12]) else has_data = redis.call('PERSIST', data) end
+if has_data == 0 then return {-2} end
 local id = redis.call('XADD', stream, '*', 'data', data)
 redis.call('HSET', sizes, id, ARGV[2] .. ' ' .. ARGV[3] .. ' ' .. ARGV[4] .. ' ' .. data)
+if sums[12] then redis.call('EXPIRE', sizes, sums[12]) end  -- it was gone if it was empty
 redis.call('SET', writer, number .. ' ' .. id, 'EX', 86400)
 redis.call('HSET', state, 'steps', new_steps, 'bytes', new_bytes, 'episodes', new_episodes, 'count', sums[5] + 1,
   'stored', sums[7] + 1)
@@ -114,10 +119,27 @@ return ''
 """
 )
 
+EXPIRE = script("""
+-- state, stream, sizes, queue, bell; seconds.  What comes later is to expire as well; until somebody reads again
+local function expire(key) redis.call('EXPIRE', key, ARGV[1]) end
+if redis.call('HEXISTS', KEYS[1], 'max_steps') == 0 then return 0 end
+redis.call('HSET', KEYS[1], 'expires', ARGV[1])
+for _, key in ipairs(KEYS) do expire(key) end
+for _, text in ipairs(redis.call('HVALS', KEYS[3])) do
+  expire(string.match(text, '^%d+ %d+ [01] (.+)$'))
+end
+return 1
+""")
+
 ATTACH = script("""
--- state, stream; the reader's name.  1, or -1: open it first
+-- state, stream, sizes, queue, bell; the reader's name.  1, or -1: open it first
 if redis.call('HEXISTS', KEYS[1], 'max_steps') == 0 then return -1 end
-redis.call('HDEL', KEYS[1], 'want')
+if redis.call('HDEL', KEYS[1], 'want', 'expires') > 0 then
+  for _, key in ipairs(KEYS) do redis.call('PERSIST', key) end
+  for _, text in ipairs(redis.call('HVALS', KEYS[3])) do
+    redis.call('PERSIST', string.match(text, '^%d+ %d+ [01] (.+)$'))
+  end
+end
 redis.call('HSET', KEYS[1], 'reader', ARGV[1], 'last', '0-0',
   'held:count', 0, 'held:steps', 0, 'held:bytes', 0, 'held:episodes', 0)
 redis.call('XGROUP', 'SETID', KEYS[2], '$GROUP', '0')
