@@ -136,7 +136,7 @@ def _prepare(name: str, given: Mapping[str, str], request: LaunchRequest, consol
         directory=str(Path.cwd()),
     )
     if request.resume and directory is not None:
-        settings = _gone_on_with(RunDirectory(directory), settings, request, console)
+        settings = _gone_on_with(RunDirectory(directory), agent, settings, request, console)
     texts = _with_seed(agent, settings)
     program = agent.build(texts)
     if request.resume and directory is not None:
@@ -160,7 +160,9 @@ def _prepare(name: str, given: Mapping[str, str], request: LaunchRequest, consol
     return _Prepared(start, settings, (*about, *([f"seed {values['seed']}"] if "seed" in values else [])))
 
 
-def _gone_on_with(run: RunDirectory, given: RunSettings, request: LaunchRequest, console: Console) -> RunSettings:
+def _gone_on_with(
+    run: RunDirectory, agent: Agent, given: RunSettings, request: LaunchRequest, console: Console
+) -> RunSettings:
     """What the run was launched with, where nothing else is given now; says both."""
     earlier = RunSettings.read(run)
     if earlier is None:
@@ -171,6 +173,11 @@ def _gone_on_with(run: RunDirectory, given: RunSettings, request: LaunchRequest,
             soft_wrap=True,
         )
         return given
+    if unknown := set(earlier.settings) - {field.name for field in agent.settings.fields}:
+        raise LaunchError(
+            f"--resume: the run in {run.path} was launched as {earlier.agent!r}, and {given.agent!r} has not the "
+            f"settings that it was given ({', '.join(sorted(unknown))}): name the agent of the run"
+        )
     settings = earlier.changed(given, launch_type=request.launch_type)
     text = f"resume: with the settings of the run ({earlier.describe()})"
     if changes := settings.differences(earlier):

@@ -208,7 +208,7 @@ def test_a_run_that_was_killed_is_resumed_from_the_command_line(tmp_path, monkey
         before = run.rows("trainer-0")[-1]
     finally:
         run.output.close()
-    again = Run(tmp_path / "run", "ppo", *more, "--resume")
+    again = Run(tmp_path / "run", "ppo", "--resume")  # with the settings of the run
     again.finish()
     after = [row for row in again.rows("trainer-0") if row["policy"] > before["policy"]]
     assert after[0]["actor_steps"] > before["actor_steps"]
