@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 from launch.cli import app
 from launch.run_control import remove_run
 from launch.run_directory import RunDirectory
+from launch.run_settings import RunSettings
 from topology import __version__
 from topology.errors import LaunchError
 
@@ -235,6 +236,48 @@ def test_a_run_that_goes_on_is_not_gone_on_with(
     result = call("launch", "toy", "--resume", "-d", "toy-1")
     assert result.exit_code == 1
     assert "A run of 'toy' goes on in" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read from"),
+        ("{}", "cannot be read from"),
+        ("[]", "cannot be read from"),
+        ('{"settings": {"steps": 3}, "seed": null, "launch_type": "local_mt"}', "its settings are {'steps': 3}"),
+        ('{"settings": {}, "seed": "3"}', "its seed is '3'"),
+        (
+            '{"agent": "other", "settings": {"rounds": "3"}, "seed": 1, "launch_type": "local_mt", "directory": "/"}',
+            "was launched as 'other', and 'toy' has not the settings that it was given (rounds): name the agent",
+        ),
+    ],
+)
+def test_settings_that_cannot_be_gone_on_with(
+    call: Callable[..., Result], make_run: Callable[..., RunDirectory], text: str, message: str
+) -> None:
+    directory = make_run(state="finished", ended=STARTED + 1)
+    (directory.path / "settings.json").write_text(text)
+    result = call("launch", "toy", "--resume", "-d", "toy-1")
+    assert result.exit_code == 1
+    assert message in result.stderr
+
+
+def test_a_run_whose_settings_nobody_kept_is_gone_on_with_and_that_is_told(
+    call: Callable[..., Result], make_run: Callable[..., RunDirectory]
+) -> None:
+    make_run(state="finished", ended=STARTED + 1)
+    result = call("launch", "toy", "--resume", "-d", "toy-1", "-t", "local_mt", "--no-live")
+    assert result.exit_code == 0, result.output
+    assert "nobody kept its settings: the agent's defaults hold where you give none" in result.stdout
+
+
+def test_passwords_of_urls_are_not_shown() -> None:
+    texts = {"memory_backend": "redis://user:sesame@host:1/0", "data_store": "s3://bucket/@place:1", "n": "3"}
+    settings = RunSettings(agent="a", settings=texts, seed=None, launch_type="local_mt", directory="/")
+    said = settings.describe()
+    assert (
+        said == "memory_backend=redis://user:***@host:1/0, data_store=s3://bucket/@place:1, n=3, launch_type=local_mt"
+    )
 
 
 def test_the_list_of_runs_leaves_columns_out_rather_than_cut_them(

@@ -179,23 +179,6 @@ def test_a_run_is_gone_on_with_as_it_was_launched(start_command: Start, runs: Pa
     assert len(rows) == 2 * 8 + 2 * 10
 
 
-def test_settings_that_nobody_kept_or_that_are_broken(start_command: Start, runs: Path) -> None:
-    place = runs / "first"
-    assert finish(start_command("launch", "toy", "-d", str(place)))[0] == 0
-    kept = (place / "settings.json").read_text()
-    (place / "settings.json").unlink()
-    code, out, _ = finish(start_command("launch", "toy", "--resume", "-d", str(place)))
-    assert (code, "nobody kept its settings" in out) == (0, True)
-    (place / "settings.json").write_text(kept.replace('"settings": {}', '"settings": {"rounds": "3"}'))
-    code, _, err = finish(start_command("launch", "toy", "--resume", "-d", str(place)))
-    assert (code, "has not the settings that it was given (rounds): name the agent of the run" in err) == (1, True)
-    for text in ("{", "{}", '{"settings": {"steps": 3}, "seed": null}', "[]"):
-        (place / "settings.json").write_text(text)
-        code, _, err = finish(start_command("launch", "toy", "--resume", "-d", str(place)))
-        assert code == 1
-        assert f"cannot be read from {place / 'settings.json'}" in err
-
-
 def test_a_run_is_gone_on_with(start_command: Start, runs: Path) -> None:
     place = str(runs / "first")
     assert finish(start_command("launch", "toy", "-d", place))[0] == 0
