@@ -33,8 +33,8 @@ _logger = logging.getLogger(__name__)
 class Backend(Protocol):
     """Where nodes run. Nodes go by number; the backend posts an `Ended` for every start. One thread calls it."""
 
-    def start(self, node: int) -> None:
-        """Begins to run a node."""
+    def start(self, node: int, restarts: int) -> None:
+        """Begins to run a node, which was started again so often, with this one: each time it has another seed."""
 
     def announce_stop(self, reason: str) -> None:
         """Tells all running nodes, and those that start later, that the program is to stop."""
@@ -145,8 +145,8 @@ class Engine:
 
     def _dispatch(self, backend: Backend, command: Command) -> None:
         match command:
-            case Start(node):
-                backend.start(node)
+            case Start(node, restarts):
+                backend.start(node, restarts)
             case AnnounceStop(reason):
                 # First: a node that ends closes connections, and a script's call there is to fail of the stop.
                 self._on_stop(reason)

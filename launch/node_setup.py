@@ -63,12 +63,12 @@ def _current_directory() -> str:
         return "."  # it has been removed; the nodes inherit what is left of it
 
 
-def file_with(setup: Setup, *, restarts: int = 0) -> int:
+def file_with(setup: Setup, restarts: int) -> int:
     """An open file without a name, for `launch.child.main`.
 
     Args:
         setup: of the node.
-        restarts: how often the node was started again before and with this one; see `NodeContext.seed`.
+        restarts: as `Backend.start` was told; see `NodeContext.seed`.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("topology-node")

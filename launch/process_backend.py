@@ -111,16 +111,15 @@ class ProcessBackend:
             server.wait_until_ready()
             self._selector.register(server.channel, selectors.EVENT_READ, server)
 
-    def start(self, node: int) -> None:
+    def start(self, node: int, restarts: int) -> None:
         planned = self._surroundings.plan.nodes[node]
         server = self._servers[planned.process.configuration()]
         control, theirs = Channel.pair()
         reader, writer = os.pipe()
         key = len(self._workers)
-        restarts = sum(worker.node == node for worker in self._workers.values())
         self._workers[key] = _Worker(node, server, control)
         self._current[node] = key
-        setup = file_with(self._setups[node], restarts=restarts)
+        setup = file_with(self._setups[node], restarts)
         try:
             server.fork(key, planned.name, control=theirs.fileno(), output=writer, setup=setup)
         except BaseException:

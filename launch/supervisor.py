@@ -101,9 +101,10 @@ class Interrupted:
 @final
 @dataclass(frozen=True)
 class Start:
-    """Command: start node number `node`, the first time or again."""
+    """Command: start node number `node`, the first time or again: it was started again so often, with this one."""
 
     node: int
+    restarts: int = 0
 
 
 @final
@@ -255,7 +256,7 @@ class Supervisor:
                 record.restart_at = None
                 record.state = NodeState.RUNNING
                 record.restarts += 1
-                commands.append(Start(node))
+                commands.append(Start(node, record.restarts))
         if self._phase_ends is not None and self._phase_ends <= now:
             commands += self._next_phase(now)
         return commands

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import sys
 import threading
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -73,13 +72,11 @@ class _ThreadBackend:
         self._output = output
         self._post = deployment.post
         self._workers: dict[int, _Worker] = {}
-        self._starts: Counter[int] = Counter()
         self._stop_reason: str | None = None
 
-    def start(self, node: int) -> None:
+    def start(self, node: int, restarts: int) -> None:
         planned = self._deployment.plan.nodes[node]
-        self._starts[node] += 1
-        seed = seed_after_restarts(planned.seed, self._starts[node] - 1)
+        seed = seed_after_restarts(planned.seed, restarts)
         context = self._context(replace(planned, seed=seed), StopToken(self._deployment.request_stop))
         worker = _Worker(planned, context)
         self._workers[node] = worker

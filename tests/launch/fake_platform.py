@@ -62,11 +62,11 @@ class Jobs:
         self._threads: list[threading.Thread] = []
         self._output = OutputPump(deployment.terminal)
 
-    def start(self, node: int) -> None:
+    def start(self, node: int, restarts: int) -> None:
         planned = self._deployment.plan.nodes[node]
         ours, theirs = Channel.pair()
         reader, writer = os.pipe()
-        setup = file_with(self._setups[node])
+        setup = file_with(self._setups[node], restarts)
         log = self._deployment.directory.log_path(planned.executable.label, planned.executable.index)
         self._output.add(planned.name, reader, log)
         try:

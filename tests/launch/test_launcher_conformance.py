@@ -35,6 +35,7 @@ from launch.process_info import create_time
 from launch.run_directory import RunDirectory
 from launch.run_status import RunStatus, WorkerStatus
 from launch.supervisor import RestartPolicy
+from topology.context import derive_seeds
 from topology.errors import LaunchError, NodeFailed
 from topology.testing import no_leaks
 
@@ -145,8 +146,9 @@ def say_and_wait(text: str) -> None:
 
 
 def fail_once(directory: Path) -> None:
-    if not (directory / "attempt").exists():
-        touch(directory / "attempt")
+    attempts = len(list(directory.iterdir()))
+    (directory / f"attempt-{attempts}").write_text(str(lp.get_context().seed))
+    if not attempts:
         fail()
 
 
@@ -283,11 +285,16 @@ def test_one_node_fails(case: Case) -> None:
 
 
 def test_a_node_is_started_again(case: Case, tmp_path: Path) -> None:
-    run = case.deploy(program_of(flaky=functools.partial(fail_once, tmp_path)), restarts={"flaky": 2})
+    attempts = tmp_path / "attempts"
+    attempts.mkdir()
+    run = case.deploy(program_of(flaky=functools.partial(fail_once, attempts)), restarts={"flaky": 2}, seed=3)
     assert run.wait(timeout=DEADLINE_S)
     worker = case.find().monitor(run).status()["flaky/0"]
     assert isinstance(worker, WorkerStatus)
     assert (worker.state, worker.restarts, worker.exit_code) == ("finished", 1, 0)
+    assert worker.failure == "RuntimeError: the error of the node"
+    first, second = (int((attempts / f"attempt-{number}").read_text()) for number in range(2))
+    assert first == derive_seeds(3, ["flaky/0"])["flaky/0"] != second
 
 
 def test_nodes_find_themselves_and_each_other(case: Case, tmp_path: Path) -> None:
