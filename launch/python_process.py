@@ -17,7 +17,7 @@ class PythonProcess:
     """Start options for the processes of one group: an entry of `local_resources`.
 
     Attributes:
-        args: put into `sys.argv` of the node as `--name=value`.
+        args: put into `sys.argv` of the node as `--name=value`; True and False as `--name` and `--noname`.
         interpreter_args: options of the interpreter: {"X": "dev"} is `-X dev`, {"OO": ""} is `-OO`.
         env: environment variables, there before the process imports anything. A number becomes its text; a value of
             None removes the variable.
@@ -48,11 +48,15 @@ class PythonProcess:
     def of(value: object) -> PythonProcess:
         """`value` itself; or made of a mapping, or of another library's object, with the same fields.
 
+        None, and whatever is empty, asks for nothing: Launchpad's programs write `[]` for some of their groups.
+
         Raises:
             LaunchError: it is none of these.
         """
         if isinstance(value, PythonProcess):
             return value
+        if not value:
+            return PythonProcess()
         names = ("args", "interpreter_args", "env")
         if isinstance(value, Mapping) and set(value) <= set(names):
             return PythonProcess(**value)
@@ -65,7 +69,7 @@ class PythonProcess:
 
     def arguments(self) -> list[str]:
         """`args` as they appear in `sys.argv`."""
-        return [f"--{name}={value}" for name, value in self.args.items()]
+        return [_argument(name, value) for name, value in self.args.items()]
 
     def interpreter_options(self) -> list[str]:
         """`interpreter_args` as they appear on the command line."""
@@ -77,3 +81,10 @@ class PythonProcess:
     def configuration(self) -> tuple[tuple[str, ...], tuple[tuple[str, str | None], ...]]:
         """What two nodes must have in common to be forked from one interpreter."""
         return tuple(self.interpreter_options()), tuple(sorted(self.env.items()))
+
+
+def _argument(name: str, value: Any) -> str:
+    """One argument; a truth as absl's flags and argparse's switches take it."""
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no{name}"
+    return f"--{name}={value}"

@@ -123,17 +123,20 @@ def test_how_a_process_is_started(run: Run, tmp_path: Path) -> None:
         import launchpad as lp
         from launchpad.nodes.python.local_multi_processing import PythonProcess
         flags.DEFINE_integer("foo", 0, "a flag of the script")
+        flags.DEFINE_bool("jit", True, "another")
 
         def show():
             import imported
-            print(flags.FLAGS.foo, sys.flags.dev_mode, imported.AT_IMPORT)
+            print(flags.FLAGS.foo, flags.FLAGS.jit, sys.flags.dev_mode, imported.AT_IMPORT)
 
         def main(_):
             program = lp.Program("report")
             program.add_node(lp.PyNode(show), label="shows")
-            process = PythonProcess(args={"foo": 5}, interpreter_args={"X": "dev"}, env={"WHERE": "there"})
-            lp.launch(program, lp.LaunchType.LOCAL_MULTI_PROCESSING, local_resources={"shows": process},
-                      terminal="xterm").wait()
+            program.add_node(lp.PyNode(print, "as it is"), label="as_it_is")
+            arguments = {"foo": 5, "jit": False}
+            process = PythonProcess(args=arguments, interpreter_args={"X": "dev"}, env={"WHERE": "there"})
+            lp.launch(program, lp.LaunchType.LOCAL_MULTI_PROCESSING,
+                      local_resources={"shows": process, "as_it_is": []}, terminal="xterm").wait()
             try:
                 lp.launch(program, local_resources={"typo": process})
             except ValueError as error:
@@ -148,7 +151,7 @@ def test_how_a_process_is_started(run: Run, tmp_path: Path) -> None:
         "--foo=2",
     )
     assert code == 0, output
-    assert "[shows/0] 5 True there" in output
+    assert {"[shows/0] 5 False True there", "[as_it_is/0] as it is"} <= set(output.splitlines())
     assert "'xterm' is not opened here" in output
     assert re.search(r"typo.*shows", output), output
 

@@ -93,9 +93,11 @@ def test_cards_that_cannot_be_meant(cards: dict[str, Any], text: str) -> None:
 def test_python_process() -> None:
     process = PythonProcess(args={"foo": 1, "bar": "x y"}, interpreter_args={"X": "dev", "O": ""}, env={"A": "1"})
     assert process.arguments() == ["--foo=1", "--bar=x y"]
+    assert PythonProcess(args={"debug": True, "jit": False}).arguments() == ["--debug", "--nojit"]
     assert process.interpreter_options() == ["-X", "dev", "-O"]
     assert PythonProcess.of({"env": {"A": "1"}}) == PythonProcess(env={"A": "1"})
     assert PythonProcess.of(types.SimpleNamespace(args={}, interpreter_args={}, env={"A": "1"})).env == {"A": "1"}
+    assert [PythonProcess.of(nothing) for nothing in ([], {}, None)] == [PythonProcess()] * 3
     assert process.configuration() != PythonProcess().configuration()
     assert PythonProcess(args={"foo": 1}).configuration() == PythonProcess().configuration()
     assert PythonProcess(env={"A": -1, "B": 0.5, "C": None}).env == {"A": "-1", "B": "0.5", "C": None}
