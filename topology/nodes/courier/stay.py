@@ -71,4 +71,4 @@ class Stay:
             return True
         if not self.inline.run((self.peer, frame, method, False), bool(self.frames)):
             return False
-        return None if method.prompt else True
+        return True if self.peer.waiting else None  # what is under way may be cancelled, which is the leader's
