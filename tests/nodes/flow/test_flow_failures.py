@@ -25,6 +25,7 @@ from topology.nodes.flow import (
     from_range,
 )
 from topology.nodes.flow.actors import Actor, results_of
+from topology.nodes.flow.failures import Crew, Verdict
 from topology.nodes.flow.shards import HOST_OPTIONS, release
 from topology.testing import within
 
@@ -434,6 +435,21 @@ def test_a_replay_node_that_is_started_again_is_one_failure_for_all_who_use_it(r
     crew = workers.replay_actors[0].crew
     assert crew.failed == {workers.replay_actors[0]: 1}
     assert len(crew.alive) == 2
+
+
+def test_what_was_asked_before_a_worker_was_back_fails_of_the_same_outage(new_workers):
+    """Whoever hears of it last may hear of it when another one has brought the worker back already."""
+    actor = new_workers(1).remote_workers()[0]
+    crew = Crew([actor], failures=WorkerFailures(max_restarts=1))
+    broken = ConnectionBroken("the peer closed the connection")
+    asked = crew.outages_over(actor)
+    assert crew.judge(actor, broken, asked) is Verdict.RETRY
+    assert crew.judge(actor, broken, asked) is Verdict.RETRY
+    crew.end_outage(actor)
+    assert crew.judge(actor, broken, asked) is Verdict.RETRY
+    assert crew.failed == {actor: 1}
+    assert crew.judge(actor, ValueError("of the worker's own code"), asked) is Verdict.RAISE
+    assert crew.judge(actor, broken, crew.outages_over(actor)) is Verdict.RAISE
 
 
 def test_a_replay_node_that_does_not_come_back_is_left_out_and_its_batches_go_to_the_other(replay_places):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from topology.errors import CourierClosed
+from topology.errors import ConnectionBroken, CourierClosed
 from topology.nodes.flow.actors import Actor
 
 __all__ = ["Crew", "Verdict", "WorkerFailures"]
@@ -110,14 +110,23 @@ class Crew:
             self._away.discard(actor)
             self._outages[actor] = self._outages.get(actor, 0) + 1
 
-    def judge(self, actor: Actor, error: BaseException) -> Verdict:
-        """Decides on a failure, and remembers it."""
+    def judge(self, actor: Actor, error: BaseException, outages: int) -> Verdict:
+        """Decides on a failure, and remembers it.
+
+        Args:
+            actor: that failed.
+            error: what it failed with.
+            outages: `outages_over` of it when it was asked. A connection that broke under what was asked before it was
+                back is the same failure, however late that is heard.
+        """
         if isinstance(error, CourierClosed) or not isinstance(error, Exception):
             return Verdict.RAISE  # this side ends
         if actor in self._gone:
             return Verdict.LEAVE_OUT
         if actor in self._away:
             return Verdict.RETRY  # others have asked it, too, and were first to hear
+        if isinstance(error, ConnectionBroken) and outages < self.outages_over(actor):
+            return Verdict.RETRY  # and it is back already
         self.failed[actor] = self.failed.get(actor, 0) + 1
         if self.failed[actor] <= self.failures.max_restarts:
             self._away.add(actor)

@@ -132,7 +132,7 @@ class BulkRounds(Gather):
 
     def _arm(self, waker: Waker) -> None:
         # The round needs every reply, unless it may end without those that are late.
-        waker.arm_futures([future for _, future, _ in self._under_way], every=self._straggler_s is None)
+        waker.arm_futures([asked.future for asked in self._under_way], every=self._straggler_s is None)
 
     def _advance(self, waker: Waker) -> Outcome:
         self._drop_gone()

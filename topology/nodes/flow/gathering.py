@@ -6,6 +6,7 @@ import abc
 import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from topology.errors import ConnectionBroken
 from topology.nodes.courier.calls import CallFuture
@@ -19,6 +20,15 @@ from topology.nodes.flow.stages import Outcome, Stage
 __all__ = ["Gather"]
 
 
+class _Asked(NamedTuple):
+    """A request under way."""
+
+    shard: Shard
+    future: CallFuture
+    is_recovery: bool
+    outages: int  # of the worker that were over when it was made
+
+
 class Gather(Stage):
     """Replies as they arrive, and what becomes of failures.
 
@@ -30,8 +40,8 @@ class Gather(Stage):
     def __init__(self, shards: Sequence[Shard], name: str) -> None:
         self.shards = list(shards)
         self._name = name
-        self._under_way: list[tuple[Shard, CallFuture, bool]] = []
-        self._arrived: deque[tuple[Shard, CallFuture, bool]] = deque()
+        self._under_way: list[_Asked] = []
+        self._arrived: deque[_Asked] = deque()
         self._away: list[Shard] = []  # those that are to come back
         self._waker: Waker | None = None
 
@@ -51,7 +61,7 @@ class Gather(Stage):
             self._collect()
             if self._arrived:
                 while self._arrived:
-                    self._settle(*self._arrived.popleft(), waker)
+                    self._settle(self._arrived.popleft(), waker)
                 continue
             self._arm(waker)
             return outcome
@@ -60,14 +70,14 @@ class Gather(Stage):
 
     def _collect(self) -> None:
         """Takes the replies that are there."""
-        done = [entry[1].over for entry in self._under_way]
+        done = [asked.future.over for asked in self._under_way]
         if any(done):
             self._arrived += itertools.compress(self._under_way, done)
-            self._under_way = [entry for entry, over in zip(self._under_way, done, strict=True) if not over]
+            self._under_way = [asked for asked, over in zip(self._under_way, done, strict=True) if not over]
 
     def _arm(self, waker: Waker) -> None:
         """Promises that the waker will be woken by the next reply."""
-        waker.arm_futures([future for _, future, _ in self._under_way])
+        waker.arm_futures([asked.future for asked in self._under_way])
 
     @abc.abstractmethod
     def _advance(self, waker: Waker) -> Outcome:
@@ -85,9 +95,10 @@ class Gather(Stage):
         self._await(shard, shard.request(batch_ms), False)
 
     def _await(self, shard: Shard, future: CallFuture, is_recovery: bool) -> None:
-        self._under_way.append((shard, future, is_recovery))
+        self._under_way.append(_Asked(shard, future, is_recovery, shard.crew.outages_over(shard.actor)))
 
-    def _settle(self, shard: Shard, future: CallFuture, is_recovery: bool, waker: Waker) -> None:
+    def _settle(self, asked: _Asked, waker: Waker) -> None:
+        shard, future, is_recovery, outages = asked
         error = future.exception()
         if is_recovery:
             if shard.recovers_until is None:
@@ -102,15 +113,15 @@ class Gather(Stage):
                 self._recover(shard, error, until, waker)
             else:
                 shard.crew.end_outage(shard.actor)
-                self._fail(shard, error, waker)
+                self._fail(shard, error, shard.crew.outages_over(shard.actor), waker)
             return
         shard.in_flight -= 1
         if error is None:
             self._deliver(shard, shard.take(future.result()))
         elif shard.recovers_until is None:  # otherwise one of several requests that failed together
-            self._fail(shard, error, waker)
+            self._fail(shard, error, outages, waker)
 
-    def _fail(self, shard: Shard, error: BaseException, waker: Waker) -> None:
+    def _fail(self, shard: Shard, error: BaseException, outages: int, waker: Waker) -> None:
         crew = shard.crew
         if isinstance(error, HeldCallFailed):  # the call of an operator, not what was asked here
             self._deliver(shard, [])
@@ -121,7 +132,7 @@ class Gather(Stage):
             verdict = Verdict.RETRY
         else:
             error.add_note(f"raised by {shard.actor.name}")
-            verdict = crew.judge(shard.actor, error)
+            verdict = crew.judge(shard.actor, error, outages)
         if verdict is Verdict.RETRY:
             until = waker.clock.monotonic() + crew.failures.patience_s
             self._recover(shard, error, until, waker)
@@ -149,12 +160,12 @@ class Gather(Stage):
             self._away.remove(shard)
             shard.crew.end_outage(shard.actor)
             self._abandon(shard)
-            patience_s = shard.crew.failures.patience_s
-            self._fail(shard, TimeoutError(f"{shard.actor.name} did not come back within {patience_s:g} s"), waker)
+            late = TimeoutError(f"{shard.actor.name} did not come back within {shard.crew.failures.patience_s:g} s")
+            self._fail(shard, late, shard.crew.outages_over(shard.actor), waker)
 
     def _abandon(self, shard: Shard) -> None:
         """Nobody waits any more for what was asked of a worker."""
-        self._under_way = [entry for entry in self._under_way if entry[0] is not shard]
+        self._under_way = [asked for asked in self._under_way if asked.shard is not shard]
 
     def _of_shards(self, items: Sequence[Item]) -> Iterator[tuple[Shard, Item]]:
         """Items of a state with the shards that made them; without those whose workers are not here any more."""

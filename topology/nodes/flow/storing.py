@@ -32,7 +32,7 @@ class _Failed(NamedTuple):
     actor: Actor
     batch: Batch
     error: BaseException
-    outages: int  # of the actor that were over then
+    outages: int  # of the actor that were over when it was sent
 
 
 @final
@@ -85,9 +85,11 @@ class Senders:
         number = next(self._numbers)
         with self._lock:
             self._under_way[actor][number] = batch
-        actor.submit("add_batch", batch).add_done_callback(lambda future: self._stored(actor, number, future))
+        outages = self._crew.outages_over(actor)
+        sent = actor.submit("add_batch", batch)
+        sent.add_done_callback(lambda future: self._stored(actor, number, outages, future))
 
-    def _stored(self, actor: Actor, number: int, future: Future[Any]) -> None:
+    def _stored(self, actor: Actor, number: int, outages: int, future: Future[Any]) -> None:
         with self._lock:
             batch = self._under_way[actor].pop(number, None)
             error = None if future.cancelled() else future.exception()
@@ -97,7 +99,7 @@ class Senders:
                 self._late_at.pop(actor, None)
                 self._crew.end_outage(actor)
             else:
-                self._failed.append(_Failed(actor, batch, error, self._crew.outages_over(actor)))
+                self._failed.append(_Failed(actor, batch, error, outages))
             wakers, self._wakers = self._wakers, set()
         for waker in wakers:
             waker.wake()
@@ -120,9 +122,7 @@ class Senders:
     def _verdict(self, failed: _Failed) -> Verdict:
         if not isinstance(failed.error, ConnectionBroken):
             return Verdict.RAISE  # what a node refuses it would refuse again
-        if failed.outages < self._crew.outages_over(failed.actor) and not self._crew.is_gone(failed.actor):
-            return Verdict.RETRY  # it is back already
-        return self._crew.judge(failed.actor, failed.error)
+        return self._crew.judge(failed.actor, failed.error, failed.outages)
 
     def _give_up_late_ones(self, waker: Waker) -> None:
         now = waker.clock.monotonic()
