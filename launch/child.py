@@ -21,6 +21,7 @@ from launch.aside import call_aside
 from launch.channel import Channel
 from launch.debugging import attach_terminal
 from launch.import_guard import importing
+from launch.log_levels import show_levels
 from launch.outcome import Outcome, outcome_of
 from launch.python_process import PythonProcess
 from topology.context import NodeContext, StopToken, seed_after_restarts, set_process_context
@@ -94,6 +95,7 @@ def _prepare(setup: Setup) -> None:
     sys.stdout = sys.__stdout__ = _line_writer(1)  # type: ignore[misc]  # as they are made at an interpreter's start
     sys.stderr = sys.__stderr__ = _line_writer(2)  # type: ignore[misc]
     faulthandler.enable()
+    show_levels()
     if (numpy_random := sys.modules.get("numpy.random")) is not None:
         numpy_random.seed()  # forks of one process would all draw the same numbers
 

@@ -50,9 +50,15 @@ class Figure:
 
 
 class View(Protocol):
-    """Shows a run."""
+    """Shows a run.
+
+    Attributes:
+        period_s: seconds between two pictures.
+        has_warnings: whether the last warnings from the logs are in the picture.
+    """
 
     period_s: float
+    has_warnings: bool
 
     def show(self, watch: RunWatch) -> None:
         """Shows the state of now."""
@@ -250,6 +256,7 @@ class RichView:
     """Redraws one picture in place."""
 
     period_s = _RICH_PERIOD_S
+    has_warnings = True
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -278,6 +285,7 @@ class PlainView:
     """Writes a line every few seconds, for pipes, files and CI."""
 
     period_s = _PLAIN_PERIOD_S
+    has_warnings = False
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -313,7 +321,8 @@ def follow(
         watch: the run.
         view: where to show it.
         wait: blocks until the run has ended, at most so many seconds; returns whether it has.
-        output: shows what the nodes of a program print that measures nothing.
+        output: shows what the nodes of a program print that measures nothing; of another one, where the picture has no
+            place for them, the warnings.
         clock: for the time between two pictures.
     """
     next_at = clock.monotonic()
@@ -327,6 +336,8 @@ def _show(watch: RunWatch, view: View, *, output: bool) -> None:
     watch.poll()
     if output:
         for node, line in watch.take_output():
+            view.write(f"[{node}] {line}")
+        for node, line in watch.take_warnings() if not view.has_warnings else ():
             view.write(f"[{node}] {line}")
     for line in watch.take_restarts():
         view.write(line)

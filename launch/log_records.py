@@ -17,10 +17,11 @@ _CHAINED = ("During handling of the above exception", "The above exception was t
 
 @final
 class Finding:
-    """A record that deserves attention. `line` says it best: what a traceback ends with, or what was logged."""
+    """A record that deserves attention. `line` says it best: what a traceback ends with, or what was `logged`."""
 
-    def __init__(self, line: str) -> None:
+    def __init__(self, line: str, *, logged: bool) -> None:
         self.line = line
+        self.logged = logged
 
 
 @final
@@ -55,7 +56,7 @@ class LogRecords:
 
     def _begin(self, line: str, *, bare: bool) -> Finding:
         self._bare = bare
-        self._last = Finding(line)
+        self._last = Finding(line, logged=not bare)
         return self._last
 
     def _go_on(self, line: str) -> None:

@@ -20,6 +20,7 @@ import launch
 from launch import signals
 from launch.catalog import Agent, find_agent
 from launch.live_view import follow, make_view
+from launch.log_levels import show_levels
 from launch.run import Run
 from launch.run_control import find_run
 from launch.run_directory import RunDirectory
@@ -105,6 +106,7 @@ def launch_agent(name: str, texts: Mapping[str, str], request: LaunchRequest, co
         ProgramError: there is no such agent, or it refuses its settings.
         LaunchError: the platform refuses.
     """
+    show_levels()  # of nodes that are threads
     pressed = _Signals()
     with pressed.caught():
         try:

@@ -19,6 +19,7 @@ LOST = "lost"
 """What a run is called whose launcher was killed: nobody wrote how it ended."""
 
 _MOST_LINES = 1000
+_MOST_FINDINGS = 5
 _METRICS_WITHIN_S = 5.0
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
@@ -57,11 +58,12 @@ class RunWatch:
         self.state: dict[str, Any] = read_state(directory)
         self.metrics = Metrics(directory.metrics)
         self.problems = 0
-        self._findings: deque[tuple[str, Finding]] = deque(maxlen=5)
+        self._findings: deque[tuple[str, Finding]] = deque(maxlen=_MOST_FINDINGS)
         self._clock = clock
         self._logs: dict[str, tuple[Tail, LogRecords]] = {}
         self._output: deque[tuple[str, str]] = deque(maxlen=_MOST_LINES)
         self._told_restarts: Counter[str] = Counter()
+        self._untold: deque[tuple[str, str]] = deque(maxlen=_MOST_FINDINGS)
 
     def poll(self) -> None:
         """Reads what is new. Never blocks. Raises LaunchError when the directory is gone."""
@@ -75,6 +77,8 @@ class RunWatch:
                 if (finding := records.feed(line)) is not None:
                     self.problems += 1
                     self._findings.append((node, finding))
+                    if finding.logged:
+                        self._untold.append((node, finding.line))
 
     @property
     def warnings(self) -> list[tuple[str, str]]:
@@ -89,8 +93,18 @@ class RunWatch:
         if self.metrics.groups:
             self._output.clear()
         elif self.ended or self.elapsed_s >= _METRICS_WITHIN_S:
+            self._untold.clear()
             while self._output:
                 yield self._output.popleft()
+
+    def take_warnings(self) -> Iterator[tuple[str, str]]:
+        """Node and line of the last five warnings that were logged since the last call, for a program that measures.
+
+        What a traceback ends with is none of them: a node that failed is told of anyway. Of a program that measures
+        nothing, all lines are shown; see `take_output`.
+        """
+        while self.metrics.groups and self._untold:
+            yield self._untold.popleft()
 
     @property
     def restarts(self) -> Iterator[tuple[str, int, str]]:

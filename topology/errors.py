@@ -34,7 +34,7 @@ Text says what was asked, what was found, and what to do. Every error survives p
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 __all__ = [
     "ConnectionBroken",
@@ -80,9 +80,10 @@ class TopologyError(Exception):
 
     Attributes:
         is_final: whether a node that failed with it would do so again, however often it is started: so it is not.
+            Of a class, or of one error that somebody knows more of.
     """
 
-    is_final: ClassVar[bool] = False
+    is_final: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The default calls the constructor with `args`, which loses keyword fields.

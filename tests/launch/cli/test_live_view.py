@@ -266,6 +266,21 @@ def test_of_a_program_that_measures_something_nothing_else_is_shown(make_run: Ca
     assert len(shown) == 1
 
 
+def test_of_a_program_that_measures_something_a_pipe_gets_the_warnings_once(
+    make_run: Callable[..., RunDirectory],
+) -> None:
+    text = "hello\nWARNING: waits for room\nTraceback (most recent call last):\n  at\nValueError: no\n"
+    directory = make_run(metrics=METRICS, logs={"actor-0": text})
+    watch = watch_of(directory)
+    shown: list[str] = []
+    ended = iter([False, True])
+    follow(watch, PlainView(shown.append), lambda _: next(ended), output=True)
+    assert [line for line in shown if line.startswith("[")] == ["[actor/0] WARNING: waits for room"]
+    silent: list[str] = []  # where nodes print into the terminal themselves
+    follow(watch_of(directory), PlainView(silent.append), lambda _: True)
+    assert len(silent) == 1
+
+
 def test_a_picture_stays_below_the_lines_of_nodes() -> None:
     stream = io.StringIO()
     view = make_view(Console(file=stream, force_terminal=True, width=80, height=24))

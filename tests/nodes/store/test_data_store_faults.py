@@ -164,8 +164,8 @@ def test_a_redis_server_that_is_not_there() -> None:
 
 def test_a_redis_server_that_does_not_let_us_in(make_redis: Any) -> None:
     url = make_redis("--requirepass", "right", tcp=True).url
-    for password in ("", ":wrong@"):
-        with pytest.raises(StoreUnavailable, match=r"does not let us in .*check user and password"):
+    for password, found in (("", "asks for a password, and none was given"), (":wrong@", "invalid")):
+        with pytest.raises(StoreDenied, match=rf"does not let us in .*{found}.*check user and password"):
             open_data_store(url.replace("://", f"://{password}"))
     with open_data_store(url.replace("://", "://:right@")) as store:
         assert store.save(WEIGHTS) == 0
@@ -176,9 +176,21 @@ def test_a_redis_server_whose_memory_is_full(make_redis: Any) -> None:
     server = make_redis("--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
     with open_data_store(server.url) as store:
         store.save(WEIGHTS)
-        with pytest.raises(StoreFull, match=r"memory is full .*larger maxmemory, or keep fewer"):
+        with pytest.raises(StoreFull, match=r"memory is full: .*larger maxmemory, or keep fewer"):
             save_often(store)
         assert store.load().number == store.newest()
+
+
+def test_a_redis_server_that_throws_away_is_refused(make_redis: Any) -> None:
+    server = make_redis("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+    with pytest.raises(StoreDenied, match=r"allkeys-lru.*noeviction"):
+        open_data_store(server.url)
+
+
+def test_a_user_of_redis_who_may_not_ask_how_it_throws_away_is_let_in(make_redis: Any) -> None:
+    server = make_redis("--user", "few", "on", ">pass", "~*", "&*", "+@all", "-info", tcp=True)
+    with open_data_store(server.url.replace("://", "://few:pass@")) as store:
+        assert store.save(WEIGHTS) == 0
 
 
 def save_often(store: DataStore) -> None:
@@ -195,7 +207,7 @@ def test_a_redis_server_that_goes_away_and_comes_back_empty(make_redis: Any) -> 
         with pytest.raises(StoreUnavailable):
             store.wait_newer(0, timeout_s=30.0)
         server.start()
-        with pytest.raises(StoreError, match="lease is over"):
+        with pytest.raises(StoreError, match=r"what was in the data store is gone.*appendonly yes"):
             store.save(WEIGHTS, lease=lease)
         with pytest.raises(PolicyNotFound):
             store.load()

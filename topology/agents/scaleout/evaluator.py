@@ -9,6 +9,7 @@ import numpy as np
 
 from topology.agents.core.metrics import RowWriter
 from topology.agents.core.stopping import until_stopped
+from topology.agents.scaleout.patience import patience_ends
 from topology.agents.scaleout.roles import Acts, Plays
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
@@ -76,6 +77,7 @@ class PolicyEvaluator:
         self._stop = stop
         self._clock = clock
 
+    @patience_ends()
     def run(self) -> None:
         """Evaluates until no policy will follow, then the last one, and then stops the program."""
         try:
@@ -105,6 +107,7 @@ class PolicyEvaluator:
             try:
                 policy = self._store.wait_newer(number, timeout_s=_WAIT_S)
             except StoreDeadlineExceeded:
+                number = min(number, self._store.newest())  # a server that lost everything: numbers begin anew
                 continue
             except PoliciesFinished:
                 return None

@@ -25,6 +25,7 @@ from topology.agents.scaleout.config import (
     ScaleOutSettings,
     Synchronization,
 )
+from topology.agents.scaleout.patience import patience_ends
 from topology.context import get_context
 from topology.environments import EnvironmentFactory, make_environment
 from topology.environments.specs import make_environment_spec, num_discrete_actions
@@ -136,6 +137,7 @@ class ScaleOutAgent(Generic[ConfigT]):
 
     # --- nodes -------------------------------------------------------------------------------------------------------
 
+    @patience_ends()
     def trainer(self, memory: Any) -> Trainer:
         """Makes the trainer, which takes up what was saved last."""
         self._prepare(accelerator=True)
@@ -178,6 +180,7 @@ class ScaleOutAgent(Generic[ConfigT]):
             stop=context.stop,
         )
 
+    @patience_ends()
     def worker(self, index: int, trainer: Any, memory: Any) -> SyncWorker | AsyncWorker:
         """Makes a rollout worker."""
         self._prepare()
@@ -211,6 +214,7 @@ class ScaleOutAgent(Generic[ConfigT]):
         )
         return SyncWorker(parts) if sync else AsyncWorker(parts, follower, config.share_steps)
 
+    @patience_ends()
     def evaluator(self, trainer: Any) -> PolicyEvaluator:
         """Makes the evaluator."""
         self._prepare()

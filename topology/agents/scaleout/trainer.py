@@ -9,6 +9,7 @@ from topology.agents.core.metrics import Averages, RowWriter
 from topology.agents.core.stopping import until_stopped
 from topology.agents.scaleout.algorithm import ExperienceLearner
 from topology.agents.scaleout.intake import Reception
+from topology.agents.scaleout.patience import patience_ends
 from topology.agents.scaleout.training_base import Outcome, Training
 from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import StopToken
@@ -142,6 +143,7 @@ class Trainer:
 
     # --- its own work ------------------------------------------------------------------------------------------------
 
+    @patience_ends()
     def run(self) -> None:
         """Trains to the end, then waits for the stop of the program."""
         training, learner = self._training, self._learner

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, final
 
 from topology.agents.core.metrics import Averages, RowWriter
 from topology.agents.core.stopping import until_stopped
+from topology.agents.scaleout.patience import patience_ends
 from topology.agents.scaleout.roles import Acts, Columns, Plays, WasPlayed
 from topology.context import StopToken
 from topology.errors import (
@@ -145,6 +146,7 @@ class SyncWorker:
     def __init__(self, parts: WorkerParts) -> None:
         self._parts = parts
 
+    @patience_ends()
     def run(self) -> None:
         """Plays until no policy will follow, or the program stops."""
         parts = self._parts
@@ -233,10 +235,17 @@ class PolicyFollower:
             policy, self._newest = self._newest, None
         return policy
 
+    def _next(self) -> Policy:
+        try:
+            return self._store.wait_newer(self._last, timeout_s=_LONGEST_WAIT_S)
+        except StoreDeadlineExceeded:
+            self._last = min(self._last, self._store.newest())  # a server that lost everything: numbers begin anew
+            raise
+
     def _follow(self) -> None:
         while not self._closed.is_set():
             try:
-                policy = self._store.wait_newer(self._last, timeout_s=_LONGEST_WAIT_S)
+                policy = self._next()
             except StoreDeadlineExceeded:
                 continue
             except PoliciesFinished:
@@ -274,6 +283,7 @@ class AsyncWorker:
         self._follower = follower
         self._share_steps = share_steps
 
+    @patience_ends()
     def run(self) -> None:
         """Plays until no policy will follow, or the program stops."""
         parts = self._parts

@@ -26,6 +26,7 @@ from topology.nodes.store.policy_medium import BlobMissing, Medium
 from topology.nodes.store.policy_patience import patient
 from topology.nodes.store.policy_waits import Wait
 from topology.nodes.store.record_store import RecordStore
+from topology.nodes.store.redis_eviction import refuse_eviction
 from topology.nodes.store.tls import check_tls_files, lasting_tls_error
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def open_redis_store(
     Raises:
         ImportError: the package redis is not installed.
         ValueError: the url makes no sense.
-        StoreUnavailable: the server is not there, or does not let us in.
+        StoreUnavailable: the server is not there.
+        StoreDenied: it does not let us in, or may throw away what it keeps.
     """
     medium = patient(RedisMedium(url, name=name, io_timeout_s=io_timeout_s), patience_s, clock)
     store = RecordStore(medium, keep=keep, clock=clock)
@@ -109,6 +111,11 @@ class RedisMedium(Medium):
     def check(self) -> None:
         with self._client("opened") as client:
             client.ping()
+            try:
+                info: Any = client.info("memory")
+            except _redis().exceptions.NoPermissionError:  # a user of its own, with little
+                return
+            refuse_eviction(str(info.get("maxmemory_policy", "")), int(info.get("maxmemory", 0)))
 
     def close(self) -> None:
         self._connection.close()
@@ -187,10 +194,11 @@ class RedisMedium(Medium):
             with self._connection.use() as client:
                 yield client
         except (exceptions.AuthenticationError, exceptions.AuthorizationError, exceptions.NoPermissionError) as error:
+            asks = "it asks for a password, and none was given" if str(error).startswith("HELLO") else error
             raise StoreDenied(
-                f"the data store {self!r} cannot be {what}: the server does not let us in ({error}); check user and "
+                f"the data store {self!r} cannot be {what}: the server does not let us in ({asks}); check user and "
                 "password in redis://USER:PASSWORD@HOST:PORT/DB"
-            ) from error
+            ) from None  # said, and who reads it has no use for where in redis-py that was
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
             if (fault := lasting_tls_error(error)) is not None:
                 raise StoreDenied(
@@ -202,8 +210,8 @@ class RedisMedium(Medium):
             ) from error
         except exceptions.OutOfMemoryError as error:
             raise StoreFull(
-                f"the data store {self!r} cannot be {what}: the server's memory is full ({error}); give it a larger "
-                "maxmemory, or keep fewer policies"
+                f"the data store {self!r} cannot be {what}: the server's memory is full: make room in it, give it a "
+                "larger maxmemory, or keep fewer policies"
             ) from error
         except exceptions.RedisError as error:
             kind = StoreDataError if str(error).startswith("WRONGTYPE") else StoreError

@@ -13,7 +13,7 @@ import threading
 from typing import Any, final
 
 from topology.clock import Deadline
-from topology.errors import StoreClosed, StoreDataError, StoreDeadlineExceeded, StoreFull, StoreUnavailable
+from topology.errors import StoreClosed, StoreDataError, StoreDeadlineExceeded, StoreFull
 from topology.nodes.store import redis_scripts as scripts
 from topology.nodes.store.bounds import check_reachable
 from topology.nodes.store.experience import Experience
@@ -21,6 +21,7 @@ from topology.nodes.store.memory import MAX_BYTES, MAX_STEPS, MemoryBackend, Mem
 from topology.nodes.store.packing import AUTO, Packer
 from topology.nodes.store.parcel import Parcel
 from topology.nodes.store.redis_entries import Entry, amount_of, enough, entry_of, experience_of
+from topology.nodes.store.redis_eviction import refuse_eviction
 from topology.nodes.store.redis_link import Call, RedisLink
 from topology.nodes.store.redis_storing import RedisPipeline, RedisStoring
 from topology.nodes.store.shelf import Wish
@@ -49,7 +50,8 @@ class RedisMemory(MemoryBackend):
     Raises:
         ValueError: the URL, the name or the packing makes no sense, or the memory exists with other bounds.
         ImportError: redis-py, or the package of the packing, is not installed.
-        StoreUnavailable: the server is not there, does not let us in, or may throw away what it keeps.
+        StoreUnavailable: the server is not there.
+        StoreDenied: it does not let us in, or may throw away what it keeps.
     """
 
     def __init__(
@@ -257,11 +259,8 @@ class RedisMemory(MemoryBackend):
                 f"with {self._bounds[0]} and {self._bounds[1]}"
             )
         info = bytes(self._link.ask([(b"INFO",)])[0])
-        if b"maxmemory_policy:allkeys" in info and b"\r\nmaxmemory:0\r\n" not in info:
-            raise StoreUnavailable(
-                "this Redis server throws away what it keeps when its memory is full (maxmemory-policy allkeys-...): "
-                "set maxmemory-policy to noeviction, and writers will wait"
-            )
+        told = dict(line.partition(b":")[::2] for line in info.split(b"\r\n"))
+        refuse_eviction(told.get(b"maxmemory_policy", b"").decode(), int(told.get(b"maxmemory", b"0")))
         if made and b"\r\naof_enabled:1\r\n" not in info:
             _logger.warning(
                 "memory %r: this Redis server forgets all when it is restarted; with `appendonly yes` it does not",

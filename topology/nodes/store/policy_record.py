@@ -141,6 +141,11 @@ class Record:
         Raises:
             LeaseLost: the term is another.
         """
+        if not self.revision:
+            raise LeaseLost(
+                "what was in the data store is gone, this writer's lease with it: nothing was written. Somebody has "
+                "emptied it; or it is a Redis server that was started again without `appendonly yes`"
+            )
         if term != self.term or self.holder is None:
             owner = f" by {self.holder.owner!r}" if self.holder is not None else ""
             raise LeaseLost(

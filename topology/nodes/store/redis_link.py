@@ -72,14 +72,15 @@ class RedisLink:
         """
         patience, begin_s, told = Deadline(self._patience_s), time.monotonic(), False
         pause_s = _FIRST_PAUSE_S
-        whole = False  # whether scripts are sent with their text
+        whole = full = False  # whether scripts are sent with their text; whether the server had no room
         while True:
             try:
                 replies = self._wires.ask([_written(command, whole=whole) for command in commands], timeout_s)
                 refusal = next((reply for reply in replies if isinstance(reply, Refusal)), None)
                 if refusal is None:
                     if told:
-                        _logger.warning("memory %r is back after %.1f s", self._name, time.monotonic() - begin_s)
+                        what = "has room again" if full else "is back"
+                        _logger.warning("memory %r %s after %.1f s", self._name, what, time.monotonic() - begin_s)
                     return replies
                 if refusal.code == "NOSCRIPT" and not whole:
                     whole = True

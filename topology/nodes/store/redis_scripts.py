@@ -18,7 +18,7 @@ The reader has no consumer of its own for each incarnation: it reads through `TA
 through. What is in the stream is what was not acknowledged, so a new reader begins again at its start.
 
 A server whose memory is full refuses a script whose first change could take more: those of the reader, which end that
-state, therefore begin with a change that cannot.
+state, therefore begin with a change that cannot; so does opening what is there already, which a reader does first.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = ["ACKNOWLEDGE", "ATTACH", "DELETE", "EXPIRE", "OPEN", "STATS", "STORE"
 
 OPEN = script("""
 -- state, stream; max_steps, max_bytes
+if redis.call('HEXISTS', KEYS[1], 'max_bytes') == 1 then redis.call('HDEL', KEYS[1], '') end  -- one that is there
 local made = redis.call('HSETNX', KEYS[1], 'max_steps', ARGV[1])
 redis.call('HSETNX', KEYS[1], 'max_bytes', ARGV[2])
 local created = redis.pcall('XGROUP', 'CREATE', KEYS[2], '$GROUP', '0', 'MKSTREAM')
@@ -123,8 +124,8 @@ EXPIRE = script("""
 -- state, stream, sizes, queue, bell; seconds.  What comes later is to expire as well; until somebody reads again
 local function expire(key) redis.call('EXPIRE', key, ARGV[1]) end
 if redis.call('HEXISTS', KEYS[1], 'max_steps') == 0 then return 0 end
-redis.call('HSET', KEYS[1], 'expires', ARGV[1])
 for _, key in ipairs(KEYS) do expire(key) end
+redis.call('HSET', KEYS[1], 'expires', ARGV[1])
 for _, text in ipairs(redis.call('HVALS', KEYS[3])) do
   expire(string.match(text, '^%d+ %d+ [01] (.+)$'))
 end

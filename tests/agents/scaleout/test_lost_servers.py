@@ -1,0 +1,101 @@
+"""Servers that stay away, and such that come back and have lost everything."""
+
+import functools
+import json
+import threading
+from types import SimpleNamespace
+
+import pytest
+from scaleout_fakes import FakeStore
+
+import topology as lp
+from topology.agents.core.loop import EpisodeResult
+from topology.agents.scaleout.config import ScaleOutPPOConfig
+from topology.agents.scaleout.evaluator import PolicyEvaluator
+from topology.agents.scaleout.patience import patience_ends
+from topology.agents.scaleout.program import ScaleOutAgent
+from topology.agents.scaleout.workers import PolicyFollower
+from topology.context import StopToken
+from topology.errors import StoreDataError, StoreFull, StoreUnavailable
+
+DEADLINE_S = 60.0
+
+
+class ForgetfulStore(FakeStore):
+    """Has policy 3; has nothing when somebody asks for a newer one; and then has policy 0 and the end."""
+
+    def __init__(self):
+        super().__init__(lambda point: None)
+        self.asked = []
+        self.asked_anew = threading.Event()
+        self.save_all(4)
+
+    def save_all(self, count):
+        for _ in range(count):
+            self.save({}, state={})
+
+    def wait_newer(self, than, *, timeout_s=None):
+        self.asked.append(than)
+        if than == 3:
+            self.policies.clear()
+        elif than == -1 and len(self.asked) > 1:
+            self.save_all(1)
+            self.announce_finished("over")
+            self.asked_anew.set()
+        return super().wait_newer(than, timeout_s=timeout_s)
+
+
+def test_a_worker_follows_numbers_that_begin_anew():
+    store = ForgetfulStore()
+    follower = PolicyFollower(store)
+    assert follower.begin().number == 3
+    try:
+        assert store.asked_anew.wait(DEADLINE_S), "it waits for numbers that will not come"
+        assert follower.finished.wait(DEADLINE_S)
+        assert follower.take().number == 0
+    finally:
+        follower.close()
+
+
+def test_the_evaluator_follows_numbers_that_begin_anew():
+    evaluated = []
+    player = SimpleNamespace(
+        play_episodes=lambda count: SimpleNamespace(episodes=[EpisodeResult(1.0, 1)] * count), close=lambda: None
+    )
+    PolicyEvaluator(
+        player=player,
+        acting=SimpleNamespace(load=lambda policy: evaluated.append(policy.number)),
+        store=ForgetfulStore(),
+        trainer=SimpleNamespace(join=lambda worker: None, finish=lambda reason: None),
+        period_s=0.0,
+        episodes=1,
+        final_episodes=1,
+        target_return=None,
+        metrics=SimpleNamespace(write=lambda **row: None),
+        report=lambda text: None,
+        stop=StopToken(),
+    ).run()
+    assert evaluated == [3, 0, 0]  # the last one is the final evaluation
+
+
+@pytest.mark.parametrize(("error", "final"), [(StoreUnavailable, True), (StoreFull, True), (StoreDataError, False)])
+def test_what_was_waited_for_in_vain_is_final(error, final):
+    with pytest.raises(error) as told, patience_ends():
+        raise error("no")
+    assert told.value.is_final is final
+    assert not error.is_final
+
+
+def test_a_run_without_its_server_ends_when_it_has_waited_once(tmp_path):
+    config = ScaleOutPPOConfig(environment="catch", data_store="redis://127.0.0.1:1/0", server_patience_s=0.2)
+    pytest.importorskip("redis", reason="redis-py is not installed")
+    agent = ScaleOutAgent(config, "topology.agents.scaleout.ppo:PPO")
+    program = lp.Program("one-worker")
+    with program.group("worker"):
+        program.add_node(lp.PyClassNode(functools.partial(agent.worker, 0), None, None))
+    run = lp.launch(program, "test_mt", run_directory=tmp_path, restarts={"worker": 5}, serialize_py_nodes=False)
+    with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1/0"):
+        run.wait(DEADLINE_S)
+    run.stop()
+    nodes = json.loads((tmp_path / "run.json").read_text())["nodes"]
+    assert [node["restarts"] for node in nodes] == [0]
