@@ -28,6 +28,10 @@ from topology.nodes.store.rounds import RoundPlan, Unit
         ({"discount": 1.5}, "discount=1.5: between 0 and 1"),
         ({"memory_backend": "nope:"}, "memory_backend: 'nope:' is no address .* known kinds are local, redis"),
         ({"memory_backend": "redsi"}, "or one of the words local, replay, redis"),
+        ({"memory_backend": "redis://:a/b@host:6379"}, "memory_backend: the port .* write /, @, :, # and"),
+        ({"data_store": "redis://host:port/0"}, "data_store: the port in the URL is no number"),
+        ({"data_store": "redis://host/mine"}, "data_store: .* number of a database, not 'mine'"),
+        ({"data_store": ""}, "data_store='': a directory or a URL, or leave it out"),
         ({"data_store": "nope://bucket/place"}, "data_store: no data store opens nope://"),
     ],
 )
@@ -59,12 +63,21 @@ def test_a_synchronization_may_be_given_as_text():
 
 def test_every_fault_is_said_once():
     with pytest.raises(ProgramError) as raised:
-        ScaleOutPPOConfig(num_workers=0, discount=2.0, max_gradient_norm=0.0, environments_per_worker=0)
+        ScaleOutPPOConfig(
+            num_workers=0,
+            discount=2.0,
+            max_gradient_norm=0.0,
+            environments_per_worker=0,
+            max_steps=0,
+            synchronization="async",
+        )
     assert sorted(fault.partition("=")[0] for fault in raised.value.faults) == [
         "discount",
         "environments_per_worker",
         "max_gradient_norm",
+        "max_steps",
         "num_workers",
+        "synchronization",
     ]
 
 

@@ -1,5 +1,7 @@
 """What plays, what is made of that, what learns from it, and what is saved."""
 
+from types import SimpleNamespace
+
 import dm_env
 import numpy as np
 import pytest
@@ -13,12 +15,15 @@ from topology.agents.scaleout.normalising import RETURNS, Normaliser
 from topology.agents.scaleout.playing import Played, Player, Step
 from topology.agents.scaleout.ppo import PPO
 from topology.agents.scaleout.ring import Ring
+from topology.agents.scaleout.trainer import Reporter, Trainer
 from topology.agents.scaleout.trees import flatten, unflatten
+from topology.context import StopToken
 from topology.environments import make_environment
 from topology.environments.specs import make_environment_spec
 from topology.errors import ProgramError, ProgramStopped
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.policies import Policy
+from topology.testing import ManualClock
 
 
 class Corridor(dm_env.Environment):
@@ -256,3 +261,25 @@ def test_a_policy_of_another_network_is_refused():
         unflatten({"a": np.ones((4, 3)), "b": {"c": np.zeros(1)}}, arrays, "weights")
     with pytest.raises(ProgramError, match=r"weights/b/c: .* there, nothing here"):
         unflatten({"a": np.ones((2, 3))}, arrays, "weights")
+
+
+def test_a_trainer_that_goes_on_counts_its_own_steps_alone_into_its_rates():
+    rows, clock = [], ManualClock()
+    learner = SimpleNamespace(steps=0, episodes=0, updates=0)
+    saver = SimpleNamespace(number=7)
+    training = SimpleNamespace(begin=lambda: setattr(learner, "steps", 1000), saver=saver, counts=dict)
+    reporter = Reporter(SimpleNamespace(write=lambda **row: rows.append(row)), None, clock=clock)
+    Trainer(
+        training=training,
+        learner=learner,
+        rounds=None,
+        reporter=reporter,
+        max_steps=None,
+        stops_program=False,
+        report=lambda text: None,
+        stop=StopToken(),
+    )
+    learner.steps = 1010
+    clock.advance(10.0)
+    reporter.write(training, learner)
+    assert (rows[0]["actor_steps"], rows[0]["steps_per_second"]) == (1010, 1.0)

@@ -162,6 +162,21 @@ def test_a_redis_server_that_is_not_there() -> None:
         open_data_store(f"redis://:geheim@{NOWHERE}/0")
 
 
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://:pass/word@host:1/0", "write /, @, :, # and"),
+        ("redis://host/mine", "number of a database, not 'mine'"),
+        ("redis://host?nmae=1", "does not take: .*'nmae'"),
+    ],
+)
+def test_a_url_of_redis_that_cannot_be_meant(url: str, message: str) -> None:
+    pytest.importorskip("redis")
+    with pytest.raises(ValueError, match=message) as told:
+        open_data_store(url, patience_s=30.0)
+    assert "pass" not in str(told.value).replace("password", "")
+
+
 def test_a_redis_server_that_does_not_let_us_in(make_redis: Any) -> None:
     url = make_redis("--requirepass", "right", tcp=True).url
     for password, found in (("", "asks for a password, and none was given"), (":wrong@", "invalid")):

@@ -324,7 +324,16 @@ def test_a_server_that_is_something_else(make_redis):
 
 
 @pytest.mark.parametrize(
-    "url", ["redis://host:port", "redis://host:123456", "redis:host", "nothing://host", "host:6379"]
+    "url",
+    [
+        "redis://host:port",
+        "redis://host:123456",
+        "redis:host",
+        "nothing://host",
+        "host:6379",
+        "redis://host/mine",
+        "redis://host?mine=1",
+    ],
 )
 def test_a_url_that_makes_no_sense(url):
     with pytest.raises(ValueError):  # noqa: PT011 - some are told by redis-py, some by us

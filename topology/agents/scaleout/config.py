@@ -29,6 +29,9 @@ FlowConfigT = TypeVar("FlowConfigT", bound=FlowConfig)
 MEMORY_WORDS = ("local", "replay", "redis")
 """What `memory_backend` may be beside a URL."""
 
+_SAID_BY_OUR_NAMES = ("num_actors", "environments_per_actor", "max_actor_steps", "synchronization")
+"""How faults of an execution plan begin that are told already, in the words of these settings."""
+
 DEFAULT_SAVE_S = 2.0
 """Seconds between two policies in ASYNC, unless the settings say otherwise."""
 
@@ -146,6 +149,8 @@ class ScaleOutSettings(CheckedConfig):
                 check_memory_url(self.memory_backend)
         except ValueError as error:
             yield f"memory_backend: {error}; or one of the words {', '.join(MEMORY_WORDS)}"
+        if self.data_store is not None and not self.data_store.strip():
+            yield f"data_store={self.data_store!r}: a directory or a URL, or leave it out for the run directory"
         try:
             if self.data_store not in (None, "redis"):
                 find_data_store(self.data_store)
@@ -210,7 +215,7 @@ class ScaleOutConfig(ScaleOutSettings, LearningSettings):
         try:
             self.flow(cls)
         except ProgramError as error:
-            yield from (fault for fault in error.faults if not fault.startswith(("num_actors", "environments_per_a")))
+            yield from (fault for fault in error.faults if not fault.startswith(_SAID_BY_OUR_NAMES))
 
 
 @final

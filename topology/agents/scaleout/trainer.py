@@ -37,6 +37,10 @@ class Reporter:
         self._waited_s = 0.0
         self._steps = 0
 
+    def begin(self, steps: int) -> None:
+        """The training goes on from there: what was trained on before has no part in the first rate."""
+        self._steps = steps
+
     def received(self, reception: Reception) -> None:
         """Experience arrived, in ASYNC."""
         if reception.verdict.is_in:
@@ -116,6 +120,7 @@ class Trainer:
             training.close()
             learner.close()
             raise
+        reporter.begin(learner.steps)
         number = training.saver.number
         if number:
             report(f"goes on from policy {number}, {learner.steps} actor steps, {learner.updates} learner steps")

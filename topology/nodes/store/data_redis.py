@@ -27,6 +27,7 @@ from topology.nodes.store.policy_patience import patient
 from topology.nodes.store.policy_waits import Wait
 from topology.nodes.store.record_store import RecordStore
 from topology.nodes.store.redis_eviction import refuse_eviction
+from topology.nodes.store.redis_urls import check_redis_url, make_connection
 from topology.nodes.store.tls import check_tls_files, lasting_tls_error
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ class RedisMedium(Medium):
     def __init__(self, url: str, *, name: str = "", io_timeout_s: float = 30.0) -> None:
         if not 0 < io_timeout_s < math.inf:
             raise ValueError(f"io_timeout_s is a number of seconds above 0, got {io_timeout_s!r}")
+        check_redis_url(url)
         check_tls_files(url)
         parts = urlsplit(url)
         query = dict(parse_qsl(parts.query))
@@ -185,6 +187,7 @@ class RedisMedium(Medium):
         client: redis.Redis = _redis().Redis.from_url(
             self._url, socket_timeout=self._io_timeout_s, socket_connect_timeout=min(self._io_timeout_s, 5.0)
         )
+        make_connection(client.connection_pool)  # tells what is wrong with the URL
         return client
 
     @contextlib.contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 
 from topology.nodes.store.policies import DataStore
+from topology.nodes.store.redis_urls import check_redis_url
 
 __all__ = ["GROUP", "find_data_store", "takes_patience"]
 
@@ -19,7 +20,7 @@ def find_data_store(url: str) -> Callable[..., DataStore]:
     """What opens `url`: ours first, then entry points, then fsspec.
 
     Raises:
-        ValueError: nothing here knows its scheme.
+        ValueError: nothing here knows its scheme, or it cannot be meant.
         ImportError: fsspec, which may know it, is not installed.
     """
     scheme, separator, _ = url.partition("://")
@@ -30,6 +31,7 @@ def find_data_store(url: str) -> Callable[..., DataStore]:
     if scheme in _REDIS:
         from topology.nodes.store.data_redis import open_redis_store
 
+        check_redis_url(url)
         return open_redis_store
     for point in entry_points(group=GROUP, name=scheme):
         opener: Callable[..., DataStore] = point.load()

@@ -19,6 +19,7 @@ from topology.nodes.store.codec import Plain
 from topology.nodes.store.experience import Experience
 from topology.nodes.store.memory_writer import MemoryWriter, PlainWriter
 from topology.nodes.store.parcel import Parcel, make_parcel
+from topology.nodes.store.redis_urls import check_redis_url
 from topology.nodes.store.shelf import Wish
 
 __all__ = ["MAX_BYTES", "MAX_STEPS", "MemoryBackend", "MemoryStats", "check_memory_url", "open_memory_backend"]
@@ -270,7 +271,7 @@ def check_memory_url(url: str) -> None:
     """Whether there is a kind of backend for `url`; opens and imports nothing.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is none, or the URL cannot be meant.
     """
     scheme, colon, _ = url.partition(":")
     known = sorted({*_BUILT_IN, *(found.name for found in importlib.metadata.entry_points(group=_GROUP))})
@@ -279,6 +280,7 @@ def check_memory_url(url: str) -> None:
             f"{url!r} is no address of a memory backend: it begins with its kind and a colon, as in "
             f"'redis://localhost:6379'; known kinds are {', '.join(known)}"
         )
+    check_redis_url(url)
 
 
 def _opener(scheme: str) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 
 from topology.errors import StoreDenied
 from topology.nodes.store.codec import Buffer
+from topology.nodes.store.redis_urls import check_redis_url, make_connection
 from topology.nodes.store.tls import check_tls_files, lasting_tls_error
 
 __all__ = ["Argument", "Refusal", "Wire", "WireBroken"]
@@ -59,11 +60,12 @@ class Wire:
     def __init__(self, url: str) -> None:
         redis = _package()
         said = redis.exceptions
+        check_redis_url(url)
         check_tls_files(url)
         pool = redis.ConnectionPool.from_url(
             url, protocol=2, socket_connect_timeout=_CONNECT_S, socket_timeout=_ANSWER_S, encoding_errors="replace"
         )
-        self._connection = pool.make_connection()
+        self._connection = make_connection(pool)
         try:
             self._connection.connect()
         except (said.AuthenticationError, said.AuthorizationError) as error:
