@@ -358,3 +358,49 @@ def test_a_reset_gives_memory_back(make_table):
     assert group._allocator.high == 0
     assert not group.columns[0]._segments
     service.close()
+
+
+def test_a_writer_that_does_nothing_more_need_not_flush(serve):
+    """Whoever reads waits for its items, and may be the writer itself, in the same thread."""
+    client = serve(replay.Table.queue("queue", 1000))
+    writer = client.trajectory_writer(1)
+    for value in range(5):  # the first goes out at once, the others come too soon after it
+        item(writer, value, "queue")
+    assert client.sample_batch("queue", 5, timeout_s=WAIT_S).data["x"][:, 0].tolist() == [0, 1, 2, 3, 4]
+    writer.close()
+
+
+def test_what_waits_behind_a_message_follows_it(serve, watch):
+    full = replay.Table("full", FIFO, FIFO, 10, rate_limiters.Queue(1), max_times_sampled=1)
+    client = serve(full)
+    writer = client.trajectory_writer(1)
+    item(writer, 0, "full")
+    writer.flush()
+    item(writer, 1, "full")
+    watch(full).wait_until(lambda info: info.insert_stats.pending == 1)
+    item(writer, 2, "full")
+    got = [client.sample_batch("full", 1, timeout_s=WAIT_S).data["x"][0, 0] for _ in range(3)]
+    assert got == [0, 1, 2]
+    writer.close()
+
+
+def test_an_error_met_for_a_quiet_writer_is_told_by_its_next_call(service):
+    class Refusing(Wire):
+        met = threading.Event()
+
+        def insert(self, batch):
+            if threading.current_thread() is not threading.main_thread():
+                self.met.set()
+                raise ValueError("no more than that")
+            return super().insert(batch)
+
+    wire = Refusing(service)
+    writer = TrajectoryWriter(wire, 1)
+    item(writer, 0)
+    item(writer, 1)
+    assert wire.met.wait(WAIT_S)
+    with pytest.raises(ValueError, match="no more than that"):
+        writer.flush()
+    item(writer, 2)
+    writer.flush()
+    assert values(service) == [0, 2]

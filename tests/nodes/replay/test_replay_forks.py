@@ -3,6 +3,7 @@
 import os
 import select
 import signal
+import threading
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 
 from topology.errors import ReplayError
 from topology.nodes import replay
-from topology.nodes.replay import selectors
+from topology.nodes.replay import reminders, selectors
 from topology.nodes.replay.sharding import ShardedClient
 
 WAIT_S = 20
@@ -49,6 +50,36 @@ def client(serve, make_table):
 def write(writer, value):
     writer.append({"x": value})
     writer.create_item("queue", 1.0, {"x": writer.history["x"][-1]})
+
+
+def test_a_lock_that_was_held_at_the_fork_is_nobody_s_in_the_child(client):
+    """A thread of the parent was just sending for the writer, or told when to."""
+    writer = client.trajectory_writer(1)
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with writer._sender.mutex, reminders._reminders.alarms._condition:
+            held.set()
+            done.wait(WAIT_S)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(WAIT_S)
+
+    def go_on():
+        with pytest.raises(ReplayError, match="make a new one here"):
+            write(writer, 0)
+        own = client.trajectory_writer(1)
+        for value in range(3):
+            write(own, value)
+        return client.sample_batch("queue", 3, timeout_s=WAIT_S).data["x"].tolist()
+
+    try:
+        assert in_child(go_on) == "[0, 1, 2]"
+    finally:
+        done.set()
+        thread.join()
+    writer.close()
 
 
 def test_a_writer_is_its_parent_s_and_nothing_is_written_twice(client):

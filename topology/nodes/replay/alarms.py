@@ -21,16 +21,22 @@ _logger = logging.getLogger(__name__)
 class _Alarm:
     __slots__ = ("action",)
 
-    def __init__(self, action: Callable[[], None]) -> None:
-        self.action: Callable[[], None] | None = action
+    def __init__(self, action: Callable[[], object]) -> None:
+        self.action: Callable[[], object] | None = action
 
 
 @final
 class Alarms:
-    """Runs actions when they are due. The thread starts with the first one. Thread-safe."""
+    """Runs actions when they are due. The thread starts with the first one. Thread-safe.
 
-    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+    Args:
+        clock: for the moments.
+        lingers: whether the thread stays until `close`; otherwise it ends when nothing is left to be done.
+    """
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK, *, lingers: bool = True) -> None:
         self._clock = clock
+        self._lingers = lingers
         self._condition = threading.Condition()
         self._heap: list[tuple[float, int, _Alarm]] = []
         self._order = itertools.count()
@@ -38,7 +44,7 @@ class Alarms:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def schedule(self, delay_s: float, action: Callable[[], None]) -> Callable[[], None]:
+    def schedule(self, delay_s: float, action: Callable[[], object]) -> Callable[[], None]:
         """Runs `action` in `delay_s` seconds, unless the returned function is called before.
 
         Raises:
@@ -53,8 +59,9 @@ class Alarms:
                 return lambda: None
             heapq.heappush(self._heap, entry)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="replay-alarms", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="replay-alarms", daemon=True)
+                thread.start()  # an interpreter that ends starts none
+                self._thread = thread
             elif self._heap[0] is entry:
                 self._condition.notify()
         return lambda: self._cancel(alarm)
@@ -87,10 +94,13 @@ class Alarms:
             except Exception:  # the others are still to run
                 _logger.exception("a replay alarm failed")
 
-    def _next_due(self) -> Callable[[], None] | None:
-        """Waits for the next action; None when closed."""
+    def _next_due(self) -> Callable[[], object] | None:
+        """Waits for the next action; None when the thread is to end."""
         with self._condition:
             while not self._closed:
+                if not (self._heap or self._lingers):
+                    self._thread = None
+                    break
                 if self._is_due():
                     alarm = heapq.heappop(self._heap)[2]
                     action, alarm.action = alarm.action, None

@@ -21,8 +21,8 @@ _MOST_S = 2.0  # for all writers together
 class Flushes(Protocol):
     """What holds items back."""
 
-    def flush(self, most_unfinished: int, deadline: Deadline) -> None:
-        """Blocks until at most so many items are not in their tables."""
+    def flush_at_exit(self, deadline: Deadline) -> None:
+        """Blocks until all items are in their tables, or the deadline passed."""
 
 
 _left: weakref.WeakSet[Flushes] = weakref.WeakSet()
@@ -45,5 +45,5 @@ def _send() -> None:
     deadline = Deadline(_MOST_S, SYSTEM_CLOCK)
     for sender in list(_left):
         with contextlib.suppress(Exception):  # its user has gone, and may have left its server before
-            sender.flush(0, deadline)
+            sender.flush_at_exit(deadline)
     _over = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import functools
 import math
 import threading
@@ -16,6 +17,7 @@ from topology.nodes.replay import at_exit
 from topology.nodes.replay.messages import StreamLost, WriteBatch
 from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
 from topology.nodes.replay.region_pool import RegionPool
+from topology.nodes.replay.reminders import remind
 from topology.nodes.replay.specs import Signature
 from topology.nodes.replay.step_buffer import StepBuffer
 from topology.nodes.replay.stopping import reason_of
@@ -26,7 +28,9 @@ __all__ = ["Backend", "Sender"]
 _SEND_ITEMS = 100
 _SEND_BYTES = 1 << 20
 _QUIET_S = 0.02
+_AT_WORK_S = 0.1
 _MOST_IN_FLIGHT = 3
+_CLOSE_S = 1.0
 
 
 class Backend(Protocol):
@@ -53,6 +57,11 @@ class Backend(Protocol):
 class Sender:
     """The items of one writer between `create_item` and the table. For one thread; replies come on others.
 
+    A writer that does nothing for a moment is reminded, on a thread of its own: items that wait are sent then.
+
+    Attributes:
+        mutex: held by whoever uses this or the steps: the writer, or who reminds it.
+
     Args:
         backend: the client.
         buffer: the writer's steps.
@@ -62,6 +71,9 @@ class Sender:
 
     def __init__(self, backend: Backend, buffer: StepBuffer, clock: Clock, patience_s: float | None = None) -> None:
         self.outbox = Outbox(buffer)
+        self.mutex = threading.RLock()
+        self._context = contextvars.copy_context()  # of the node that writes
+        self._is_reminded = False
         self._backend = backend
         self._buffer = buffer
         self._clock = clock
@@ -127,6 +139,8 @@ class Sender:
         run.items.append((first_steps, priorities))
         if self._is_due():
             self._send()
+        elif not (self._in_flight or self._is_reminded):
+            self._remind()
 
     def is_flushed(self, most_unfinished: int) -> bool:
         """Whether `flush` has nothing to do. Items to come are sent in time for the same question."""
@@ -147,6 +161,19 @@ class Sender:
             self._send(deadline)
         self._wait(lambda: not self._lost and self.unfinished <= most_unfinished, deadline)
 
+    def flush_at_exit(self, deadline: Deadline) -> None:
+        """As `flush` of everything, for another thread than the writer's. Does nothing while the writer is at it."""
+        remaining = deadline.remaining()
+        if self.mutex.acquire(timeout=-1 if remaining is None else remaining):
+            try:
+                self.flush(0, deadline)
+            finally:
+                self.mutex.release()
+
+    def forked(self) -> None:
+        """In a forked child: whoever held the mutex is not here."""
+        self.mutex = threading.RLock()
+
     def forget_layouts(self) -> None:
         """The writer will name no layout of before any more; those of items on their way are kept until then."""
         with self._changed:
@@ -164,11 +191,16 @@ class Sender:
         self._wait(lambda: not self._lost, deadline)
 
     def close(self) -> None:
-        """Sends what is buffered and ends the stream. Does not wait."""
-        if self._buffered:
-            self._post(self._pending(), is_new=True, last=True)
-        elif self.outbox.is_open:
-            self._say_farewell()
+        """Sends what is buffered and ends the stream. Waits for nothing but a reminder that is just sending."""
+        is_ours = self.mutex.acquire(timeout=_CLOSE_S)  # another thread may close what waits in its own
+        try:
+            if self._buffered:
+                self._post(self._pending(), is_new=True, last=True)
+            elif self.outbox.is_open:
+                self._say_farewell()
+        finally:
+            if is_ours:
+                self.mutex.release()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -178,8 +210,9 @@ class Sender:
             yield
         finally:
             self._together = False
-        if self._buffered:
-            self._send()
+        with self.mutex:
+            if self._buffered:
+                self._send()
 
     def take_back(self, table: str) -> int:
         """Keeps out of a table what it has not taken yet; returns how many items that are. Blocks for the answer."""
@@ -193,6 +226,31 @@ class Sender:
         if (self._stop - self._first) * self._buffer.row_bytes >= _SEND_BYTES:
             return True
         return not self._in_flight and self._clock.monotonic() - self._last_sent_s > _QUIET_S
+
+    def _remind(self, delay_s: float = _QUIET_S) -> None:
+        self._is_reminded = True
+        if not remind(delay_s, functools.partial(self._context.run, self._send_if_quiet)):
+            self._is_reminded = False
+
+    def _send_if_quiet(self) -> None:
+        """Sends what is buffered, unless the writer is at work, or will be reminded by the reply to what is under way.
+
+        Whoever takes from a table waits for these items, and the writer may wait for whoever does.
+        """
+        if not self.mutex.acquire(blocking=False):
+            self._remind(_AT_WORK_S)
+            return
+        try:
+            self._is_reminded = False  # before what is under way is looked at, see `_settle`
+            if not self._buffered or self._in_flight or self._together or self.has_failed or at_exit.is_over():
+                return
+            if self._clock.monotonic() - self._last_sent_s < _QUIET_S:
+                self._remind()
+                return
+            with contextlib.suppress(Exception):  # it is kept, and told by the writer's next call
+                self._post(self._pending(), is_new=True)
+        finally:
+            self.mutex.release()
 
     def _pending(self) -> Pending:
         """What is buffered. It stays so until it is in flight; what is added meanwhile does not become part of this."""
@@ -241,6 +299,8 @@ class Sender:
             elif error is not None and self._error is None:
                 self._error = error
             self._changed.notify_all()
+        if self._buffered and not (self._in_flight or self._is_reminded):
+            self._remind()
 
     def _wait(self, ready: Callable[[], bool], deadline: Deadline | None = None) -> None:
         """Waits for replies until `ready()`; sends again what a lost stream lost.

@@ -1,8 +1,8 @@
 """Writers: append steps, build items from them, send both in batches.
 
-Nothing travels until it must: items and the steps they use go out together when a hundred items or a megabyte have
-gathered, when a `flush` needs them out, or at once when the writer has been quiet. At most a few messages are under
-way; then the writer blocks, which is how the rate limiter of a table holds its writers back.
+Items and the steps they use go out together: when a hundred items or a megabyte have gathered, when a `flush` needs
+them out, at once when the writer has been quiet, and after a fiftieth of a second when it does nothing more. At most a
+few messages are under way; then the writer blocks, which is how the rate limiter of a table holds its writers back.
 """
 
 from __future__ import annotations
@@ -102,6 +102,7 @@ class TrajectoryWriter:
 
     def forked(self) -> None:
         """In a forked child: what was begun is for the parent to end."""
+        self._sender.forked()
         self._closed = str(inherited_error("the writer"))
 
     def __enter__(self) -> Self:
@@ -173,45 +174,46 @@ class TrajectoryWriter:
             ValueError: a leaf's dtype or shape differs from earlier steps, or was set in this step already.
             TypeError: a leaf cannot be stored.
         """
-        self._begin()
-        leaves, plan = self._template.open(data)
-        buffer = self._buffer
-        if not (partial_step or self._step_is_open) and buffer.try_append(plan, leaves):
-            self._advance(1)
-            self._episode_steps += 1
-            return
-        step = buffer.next_step - 1 if self._step_is_open else buffer.next_step
-        columns, cells, first_values = buffer.columns, [], []
-        for column, leaf in zip(plan, leaves, strict=True):
-            if leaf is None:
-                continue
-            value: Any = leaf if isinstance(leaf, _ARRAYS) else self._array(column, leaf)
-            if value.dtype.kind in "SUO":
-                value = self._array(column, leaf)
-            known = columns[column]
-            if known.dtype is None or value.dtype != known.dtype or value.shape != known.shape:
-                buffer.check(column, value)
-                first_values.append((column, value))
-            if self._step_is_open and known.has(step):
-                raise CellSetTwice(
-                    f"field {self._template.path_text(column)} was set in this step already, by an earlier partial "
-                    "append; leave it out or give None",
-                    buffer.columns[column].path,
-                    leaf,
-                )
-            cells.append((column, value[()] if value.dtype.kind == "O" else value))
-        for column, value in first_values:
-            buffer.adopt(column, value)
-        if not self._step_is_open:
-            if first_values:
-                buffer.make_room(step)
-            self._advance(1)
-        buffer.set_cells(step, cells)
-        if self._step_is_open:
-            for column, _ in cells:
-                self._sender.outbox.cell_set(step, column)
-        self._step_is_open = partial_step
-        self._episode_steps += not partial_step
+        with self._sender.mutex:
+            self._begin()
+            leaves, plan = self._template.open(data)
+            buffer = self._buffer
+            if not (partial_step or self._step_is_open) and buffer.try_append(plan, leaves):
+                self._advance(1)
+                self._episode_steps += 1
+                return
+            step = buffer.next_step - 1 if self._step_is_open else buffer.next_step
+            columns, cells, first_values = buffer.columns, [], []
+            for column, leaf in zip(plan, leaves, strict=True):
+                if leaf is None:
+                    continue
+                value: Any = leaf if isinstance(leaf, _ARRAYS) else self._array(column, leaf)
+                if value.dtype.kind in "SUO":
+                    value = self._array(column, leaf)
+                known = columns[column]
+                if known.dtype is None or value.dtype != known.dtype or value.shape != known.shape:
+                    buffer.check(column, value)
+                    first_values.append((column, value))
+                if self._step_is_open and known.has(step):
+                    raise CellSetTwice(
+                        f"field {self._template.path_text(column)} was set in this step already, by an earlier partial "
+                        "append; leave it out or give None",
+                        buffer.columns[column].path,
+                        leaf,
+                    )
+                cells.append((column, value[()] if value.dtype.kind == "O" else value))
+            for column, value in first_values:
+                buffer.adopt(column, value)
+            if not self._step_is_open:
+                if first_values:
+                    buffer.make_room(step)
+                self._advance(1)
+            buffer.set_cells(step, cells)
+            if self._step_is_open:
+                for column, _ in cells:
+                    self._sender.outbox.cell_set(step, column)
+            self._step_is_open = partial_step
+            self._episode_steps += not partial_step
 
     def append_batch(self, data: Any) -> None:
         """Appends n steps at once: a structure of arrays [n, ...].
@@ -221,25 +223,26 @@ class TrajectoryWriter:
         Raises:
             ValueError: as for `append`; or the leaves differ in length, or a partial step is open.
         """
-        self._begin()
-        if self._step_is_open:
-            raise ValueError("a partial step is open: close it with append before appending a batch")
-        leaves, plan = self._template.open(data)
-        arrays = [self._array(column, leaf) for column, leaf in zip(plan, leaves, strict=True)]
-        lengths = {array.shape[:1] for array in arrays}
-        if len(lengths) != 1 or lengths & {(), (0,)}:
-            found = ", ".join(f"{self._template.path_text(c)} {a.shape}" for c, a in zip(plan, arrays, strict=True))
-            raise ValueError(f"the leaves of a batch of steps need one common leading length above 0, got {found}")
-        for column, array in zip(plan, arrays, strict=True):
-            self._buffer.check(column, array[0, ...])
-        for column, array in zip(plan, arrays, strict=True):
-            self._buffer.adopt(column, array[0, ...])
-        first, count = self._buffer.next_step, len(arrays[0])
-        self._buffer.make_room(first)
-        self._advance(count)
-        for column, array in zip(plan, arrays, strict=True):
-            self._buffer.extend(column, first, array)
-        self._episode_steps += count
+        with self._sender.mutex:
+            self._begin()
+            if self._step_is_open:
+                raise ValueError("a partial step is open: close it with append before appending a batch")
+            leaves, plan = self._template.open(data)
+            arrays = [self._array(column, leaf) for column, leaf in zip(plan, leaves, strict=True)]
+            lengths = {array.shape[:1] for array in arrays}
+            if len(lengths) != 1 or lengths & {(), (0,)}:
+                found = ", ".join(f"{self._template.path_text(c)} {a.shape}" for c, a in zip(plan, arrays, strict=True))
+                raise ValueError(f"the leaves of a batch of steps need one common leading length above 0, got {found}")
+            for column, array in zip(plan, arrays, strict=True):
+                self._buffer.check(column, array[0, ...])
+            for column, array in zip(plan, arrays, strict=True):
+                self._buffer.adopt(column, array[0, ...])
+            first, count = self._buffer.next_step, len(arrays[0])
+            self._buffer.make_room(first)
+            self._advance(count)
+            for column, array in zip(plan, arrays, strict=True):
+                self._buffer.extend(column, first, array)
+            self._episode_steps += count
 
     def _array(self, column: int, leaf: Any) -> Any:
         try:
@@ -298,8 +301,9 @@ class TrajectoryWriter:
 
     def check_item(self, table: str, priority: float, trajectory: Any) -> None:
         """Raises what `create_item` would raise; creates nothing."""
-        check_priority(table, priority)
-        self._prepare(table, 1, trajectory, 1)
+        with self._sender.mutex:
+            check_priority(table, priority)
+            self._prepare(table, 1, trajectory, 1)
 
     def create_items(self, table: str, priorities: Iterable[float], trajectory: Any, *, period: int = 1) -> None:
         """Creates an item for each priority: the last is `trajectory`, each other one `period` steps before the next.
@@ -312,8 +316,9 @@ class TrajectoryWriter:
             self._create(table, values, trajectory, check_positive("period", period))
 
     def _create(self, table: str, priorities: list[float], trajectory: Any, period: int) -> None:
-        first_steps, stop, layout = self._prepare(table, len(priorities), trajectory, period)
-        self._sender.add(table, layout, self._episode, first_steps, priorities, stop)
+        with self._sender.mutex:
+            first_steps, stop, layout = self._prepare(table, len(priorities), trajectory, period)
+            self._sender.add(table, layout, self._episode, first_steps, priorities, stop)
 
     def _prepare(self, table: str, count: int, trajectory: Any, period: int) -> tuple[range, int, int]:
         """Checks items; returns the first step of each, the step after the last, and the number of their layout."""
@@ -407,14 +412,15 @@ class TrajectoryWriter:
             ValueError: `block_until_num_items` is negative.
             ReplayDeadlineExceeded: the limit passed. The items are still inserted later; the writer stays usable.
         """
-        if block_until_num_items < 0:
-            raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
-        sender = self._sender
-        if not (self._closed or sender.has_failed) and sender.is_flushed(block_until_num_items):
-            return
-        deadline = Deadline(None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3, self._clock)
-        self._begin(deadline)
-        sender.flush(block_until_num_items, deadline)
+        with self._sender.mutex:
+            if block_until_num_items < 0:
+                raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
+            sender = self._sender
+            if not (self._closed or sender.has_failed) and sender.is_flushed(block_until_num_items):
+                return
+            deadline = Deadline(None if timeout_ms is None or timeout_ms < 0 else timeout_ms / 1e3, self._clock)
+            self._begin(deadline)
+            sender.flush(block_until_num_items, deadline)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes all items, closes an open step and begins a new episode.
@@ -427,14 +433,15 @@ class TrajectoryWriter:
             ReplayDeadlineExceeded: the limit passed. The new episode has begun all the same, and the items are still
                 inserted later.
         """
-        try:
-            self.flush(0, timeout_ms)
-        finally:
-            self._step_is_open = False
-            self._episode = secrets.randbits(64)
-            self._episode_steps = 0
-            if clear_buffers:
-                self._buffer.history_first = self._buffer.first_alive = self._buffer.next_step
+        with self._sender.mutex:
+            try:
+                self.flush(0, timeout_ms)
+            finally:
+                self._step_is_open = False
+                self._episode = secrets.randbits(64)
+                self._episode_steps = 0
+                if clear_buffers:
+                    self._buffer.history_first = self._buffer.first_alive = self._buffer.next_step
 
     def close(self) -> None:
         """Sends what is buffered and lets go of the server's copy of the steps. Does not wait. Idempotent."""
