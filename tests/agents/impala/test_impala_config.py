@@ -1,6 +1,7 @@
 """Settings that cannot work are refused, all of them at once."""
 
 import dataclasses
+import inspect
 
 import pytest
 
@@ -50,5 +51,6 @@ def test_the_number_of_updates_follows_from_the_steps_of_a_batch():
 
 def test_settings_have_their_words_in_the_documentation():
     common = {field.name for field in dataclasses.fields(AgentConfig)}
+    words = inspect.getdoc(IMPALAConfig)
     for field in dataclasses.fields(IMPALAConfig):
-        assert field.name in common or f"\n        {field.name}: " in IMPALAConfig.__doc__
+        assert field.name in common or f"\n    {field.name}: " in words

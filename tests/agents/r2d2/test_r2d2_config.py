@@ -1,6 +1,7 @@
 """Settings that cannot work are refused, all of them at once."""
 
 import dataclasses
+import inspect
 
 import pytest
 
@@ -41,8 +42,8 @@ def test_a_sequence_is_burn_in_trace_and_one_row_more():
 
 
 def test_settings_have_their_words_in_the_documentation():
-    words = "".join(kind.__doc__ for kind in (R2D2Config, ReplayConfig, AgentConfig))
-    assert [field.name for field in dataclasses.fields(R2D2Config) if f"\n        {field.name}: " not in words] == []
+    words = "".join(inspect.getdoc(kind) for kind in (R2D2Config, ReplayConfig, AgentConfig))
+    assert [field.name for field in dataclasses.fields(R2D2Config) if f"\n    {field.name}: " not in words] == []
 
 
 def test_the_learning_rate_falls_over_about_as_many_updates_as_there_will_be():
