@@ -6,7 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from scaleout_fakes import FakeStore
+from scaleout_fakes import FakeLearner, FakeStore
 
 import topology as lp
 from topology.agents.core.loop import EpisodeResult
@@ -14,9 +14,10 @@ from topology.agents.scaleout.config import ScaleOutPPOConfig
 from topology.agents.scaleout.evaluator import PolicyEvaluator
 from topology.agents.scaleout.patience import patience_ends
 from topology.agents.scaleout.program import ScaleOutAgent
+from topology.agents.scaleout.saving import PolicySaver
 from topology.agents.scaleout.workers import PolicyFollower
 from topology.context import StopToken
-from topology.errors import StoreDataError, StoreFull, StoreUnavailable
+from topology.errors import LeaseHeld, StoreDataError, StoreError, StoreFull, StoreUnavailable
 
 DEADLINE_S = 60.0
 
@@ -76,6 +77,48 @@ def test_the_evaluator_follows_numbers_that_begin_anew():
         stop=StopToken(),
     ).run()
     assert evaluated == [3, 0, 0]  # the last one is the final evaluation
+
+
+class HeldStore(FakeStore):
+    """Its lease is another trainer's; or it fails as it is told to."""
+
+    def __init__(self, error=None):
+        super().__init__(lambda point: None)
+        self.error, self.released, self.closed = error, 0, 0
+
+    def lease(self, owner, ttl_s, **_):
+        if self.error is None:
+            raise LeaseHeld("by another one")
+        return self
+
+    def announce_finished(self, reason, *, lease=None):
+        raise self.error
+
+    def release(self):
+        self.released += 1
+        raise self.error
+
+    def close(self):
+        self.closed += 1
+
+
+def test_a_lease_that_is_renewed_while_it_is_watched_is_final():
+    saver = PolicySaver(HeldStore(), FakeLearner(lambda point: None), run="mine")
+    with pytest.raises(LeaseHeld) as told:
+        saver.begin()
+    assert told.value.is_final
+
+
+@pytest.mark.parametrize(("error", "tries"), [(StoreUnavailable, 0), (StoreFull, 0), (StoreError, 1)])
+def test_what_was_waited_for_in_vain_is_not_waited_for_at_the_end(error, tries):
+    store = HeldStore(error("no"))
+    saver = PolicySaver(store, FakeLearner(lambda point: None), run="mine")
+    saver.begin()
+    with pytest.raises(error):
+        saver.finish("over")
+    saver.close()
+    saver.close()
+    assert (store.released, store.closed) == (tries, 2)
 
 
 @pytest.mark.parametrize(("error", "final"), [(StoreUnavailable, True), (StoreFull, True), (StoreDataError, False)])

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.errors import LeaseHeld, ProgramError
+from topology.errors import LeaseHeld, ProgramError, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store.codec import Plain
 from topology.nodes.store.policies import DataStore, Lease
 
@@ -69,6 +70,7 @@ class PolicySaver:
         self._clock = clock
         self._lease: Lease | None = None
         self._renewed_s = 0.0
+        self._is_away = False
         self.number = -1
 
     def begin(self) -> dict[str, Any]:
@@ -98,7 +100,11 @@ class PolicySaver:
             return self._store.lease(self._run, _LEASE_S)
         except LeaseHeld as error:
             _logger.warning("waiting for %g s to see whether the trainer that had the lease lives: %s", _WATCH_S, error)
-        return self._store.lease(self._run, _LEASE_S, timeout_s=_WATCH_S)
+        try:
+            return self._store.lease(self._run, _LEASE_S, timeout_s=_WATCH_S)
+        except LeaseHeld as error:
+            error.is_final = True  # it lives
+            raise
 
     def _refuse_another_run(self) -> None:
         newest = self._store.newest()
@@ -138,7 +144,8 @@ class PolicySaver:
             "time_s": self._clock.time(),
         }
         state = {**learner.state_arrays(), _NOTES: text}
-        self.number = self._store.save(learner.policy_arrays(), meta, state=state, lease=self._lease)
+        with self._writing():
+            self.number = self._store.save(learner.policy_arrays(), meta, state=state, lease=self._lease)
         self._renewed_s = self._clock.monotonic()
         return self.number
 
@@ -146,16 +153,33 @@ class PolicySaver:
         """Renews the lease when a third of its time is over: call it while there is nothing to save."""
         now = self._clock.monotonic()
         if self._lease is not None and now - self._renewed_s > _LEASE_S / 3:
-            self._lease.renew()
+            with self._writing():
+                self._lease.renew()
             self._renewed_s = now
 
     def finish(self, reason: str) -> None:
         """Announces that no policy will follow."""
-        self._store.announce_finished(reason, lease=self._lease)
+        with self._writing():
+            self._store.announce_finished(reason, lease=self._lease)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except (StoreUnavailable, StoreFull):
+            self._is_away = True
+            raise
 
     def close(self) -> None:
-        """Gives the lease back, and closes the data store. Idempotent."""
-        if self._lease is not None:
-            self._lease.release()
-            self._lease = None
-        self._store.close()
+        """Gives the lease back, and closes the data store. Idempotent.
+
+        A data store that was waited for in vain is not waited for once more: the lease ends by itself.
+        """
+        lease, self._lease = self._lease, None
+        try:
+            if lease is not None and not self._is_away:
+                lease.release()
+        except StoreError as error:
+            _logger.warning("the lease of the data store was not given back, and ends in %g s: %s", _LEASE_S, error)
+        finally:
+            self._store.close()
