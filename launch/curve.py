@@ -103,7 +103,7 @@ def _make_curve(metrics: Metrics, label: str, key: str) -> Curve:
         whole = zip(xs, node[key].values, node[key].weights, strict=True)
         finite = [_Point(x, number, y, weight) for x, y, weight in whole if math.isfinite(x) and math.isfinite(y)]
         points += _thinned(finite, stride)
-    points.sort()
+    points.sort(key=lambda point: (point.x, point.node))  # what was measured at one step stays in its order
     return Curve(
         name=f"{label} {key.replace('_', ' ')}" if label not in key else key.replace("_", " "),
         measured=measured,

@@ -10,11 +10,14 @@ from scaleout_fakes import FakeLearner, FakeStore
 
 import topology as lp
 from topology.agents.core.loop import EpisodeResult
+from topology.agents.core.metrics import MetricsWriter
 from topology.agents.scaleout.config import ScaleOutPPOConfig
 from topology.agents.scaleout.evaluator import PolicyEvaluator
 from topology.agents.scaleout.patience import patience_ends
 from topology.agents.scaleout.program import ScaleOutAgent
 from topology.agents.scaleout.saving import PolicySaver
+from topology.agents.scaleout.stores import has_trained
+from topology.agents.scaleout.trainer import Trainer
 from topology.agents.scaleout.workers import PolicyFollower
 from topology.context import StopToken
 from topology.errors import LeaseHeld, StoreDataError, StoreError, StoreFull, StoreUnavailable
@@ -142,3 +145,27 @@ def test_a_run_without_its_server_ends_when_it_has_waited_once(tmp_path):
     run.stop()
     nodes = json.loads((tmp_path / "run.json").read_text())["nodes"]
     assert [node["restarts"] for node in nodes] == [0]
+
+
+@pytest.mark.parametrize(("found", "measured", "told"), [(0, True, 1), (0, False, 0), (1, True, 0)])
+def test_who_has_trained_and_finds_no_policy_says_so(tmp_path, caplog, found, measured, told):
+    context = SimpleNamespace(run_directory=tmp_path, label="trainer", index=0)
+    if measured:
+        MetricsWriter(context).write(actor_steps=1)
+    store = FakeStore(lambda point: None)
+    for _ in range(found):
+        PolicySaver(store, FakeLearner(lambda point: None), run="mine").begin()
+    learner = FakeLearner(lambda point: None)
+    saver = PolicySaver(store, learner, run="mine")
+    Trainer(
+        training=SimpleNamespace(begin=saver.begin, saver=saver),
+        learner=learner,
+        rounds=None,
+        reporter=SimpleNamespace(begin=lambda steps: None),
+        max_steps=None,
+        stops_program=False,
+        report=lambda text: None,
+        stop=StopToken(),
+        has_trained=has_trained(context),
+    )
+    assert len([record for record in caplog.records if "begins anew" in record.message]) == told

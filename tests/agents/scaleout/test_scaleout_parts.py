@@ -266,7 +266,7 @@ def test_a_policy_of_another_network_is_refused():
 def test_a_trainer_that_goes_on_counts_its_own_steps_alone_into_its_rates():
     rows, clock = [], ManualClock()
     learner = SimpleNamespace(steps=0, episodes=0, updates=0)
-    saver = SimpleNamespace(number=7)
+    saver = SimpleNamespace(number=7, begins_anew=False)
     training = SimpleNamespace(begin=lambda: setattr(learner, "steps", 1000), saver=saver, counts=dict)
     reporter = Reporter(SimpleNamespace(write=lambda **row: rows.append(row)), None, clock=clock)
     Trainer(

@@ -91,6 +91,13 @@ def test_curves_are_measured_at_the_steps_the_node_names_or_the_counter_had(
     assert actor.x == tuple(50 * i for i in range(20))
 
 
+def test_what_was_measured_last_at_one_step_is_what_the_summary_says(make_run: Callable[..., RunDirectory]) -> None:
+    returns = (-1.0, 0.9, 0.4)  # the last is the final evaluation, of more episodes
+    rows = [{"time": STARTED + i, "evaluator_return": y, "actor_steps": 64 * (i > 0)} for i, y in enumerate(returns)]
+    watch = watch_of(make_run(state="finished", ended=STARTED + 3, metrics={"evaluator-0": rows}))
+    assert "evaluator return  0.4  (best 0.9 at 64 actor steps)" in summary_of(watch)
+
+
 def test_a_program_that_counts_no_steps_has_a_curve_over_time(make_run: Callable[..., RunDirectory]) -> None:
     metrics = {"trainer-0": [{"time": STARTED + i, "mean_reward": float("nan") if i == 1 else i} for i in range(4)]}
     (curve,) = find_curves(watch_of(make_run(metrics=metrics)).metrics)

@@ -143,7 +143,7 @@ class ScaleOutAgent(Generic[ConfigT]):
         self._prepare(accelerator=True)
         from topology.agents.scaleout.intake import Intake
         from topology.agents.scaleout.saving import PolicySaver
-        from topology.agents.scaleout.stores import open_memory, open_policies, run_name
+        from topology.agents.scaleout.stores import has_trained, open_memory, open_policies, run_name
         from topology.agents.scaleout.trainer import Reporter, Trainer
         from topology.agents.scaleout.training import AsyncTraining, SyncTraining
         from topology.agents.scaleout.training_base import Training
@@ -153,6 +153,7 @@ class ScaleOutAgent(Generic[ConfigT]):
         learner = self._make_algorithm().make_learner(context.seed)
         saver = PolicySaver(open_policies(config, context), learner, run=run_name(context), take_over=config.take_over)
         backend = open_memory(config, context, memory)
+        trained_before = has_trained(context)
         reporter = Reporter(make_writer(context), config.max_steps)
         rounds: RoundService | None = None
         training: Training
@@ -178,6 +179,7 @@ class ScaleOutAgent(Generic[ConfigT]):
             stops_program=not config.evaluation_episodes,
             report=functools.partial(print, flush=True),
             stop=context.stop,
+            has_trained=trained_before,
         )
 
     @patience_ends()

@@ -58,6 +58,7 @@ class PolicySaver:
 
     Attributes:
         number: of the newest policy; -1 before `begin`.
+        begins_anew: whether `begin` found no policy.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class PolicySaver:
         self._renewed_s = 0.0
         self._is_away = False
         self.number = -1
+        self.begins_anew = False
 
     def begin(self) -> dict[str, Any]:
         """Takes the writer's lease, and up what was saved last; saves policy 0 where nothing was. Gives its notes.
@@ -88,7 +90,8 @@ class PolicySaver:
         self._renewed_s = self._clock.monotonic()
         newest = self._store.newest()
         notes: dict[str, Any] = {}
-        if newest < 0:
+        self.begins_anew = newest < 0
+        if self.begins_anew:
             self.save(notes)
         else:
             notes = self._restore(newest)

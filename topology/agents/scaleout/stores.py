@@ -17,7 +17,7 @@ from topology.nodes import replay
 from topology.nodes.store.memory import MemoryBackend, open_memory_backend
 from topology.nodes.store.policies import DataStore, open_data_store
 
-__all__ = ["REPLAY_NAME", "open_memory", "open_policies", "run_name"]
+__all__ = ["REPLAY_NAME", "has_trained", "open_memory", "open_policies", "run_name"]
 
 REPLAY_NAME = "experience"
 """Of the memory in a replay service of the program's own."""
@@ -47,6 +47,12 @@ def run_name(context: NodeContext) -> str:
     finally:
         aside.unlink()
     return file.read_text().strip()
+
+
+def has_trained(context: NodeContext) -> bool:
+    """Whether the trainer of this run, in an earlier life of it or of the run, has measured anything."""
+    directory = context.run_directory
+    return directory is not None and (Path(directory) / "metrics" / f"{context.label}-{context.index}.jsonl").exists()
 
 
 def open_memory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import final
 
@@ -16,6 +17,8 @@ from topology.context import StopToken
 from topology.nodes.store.rounds import Claim, RoundService
 
 __all__ = ["Reporter", "Trainer"]
+
+_logger = logging.getLogger(__name__)
 
 _STEP_S = 1.0
 
@@ -90,6 +93,7 @@ class Trainer:
         max_steps: steps after which the training ends; None for never.
         stops_program: whether to stop the program at the end: there is no evaluator that will.
         report: gets a line of text.
+        has_trained: whether this run did already, by what it has measured: if there is no policy, one is missing.
         stop: of the program.
     """
 
@@ -104,6 +108,7 @@ class Trainer:
         stops_program: bool,
         report: Callable[[str], None],
         stop: StopToken,
+        has_trained: bool = False,
     ) -> None:
         self._training = training
         self._learner = learner
@@ -121,6 +126,11 @@ class Trainer:
             learner.close()
             raise
         reporter.begin(learner.steps)
+        if has_trained and training.saver.begins_anew:
+            _logger.warning(
+                "this run has trained before, and its data store holds no policy: it begins anew. If that "
+                "is not meant, look whether data_store is the same place as before, and whether its server was emptied"
+            )
         number = training.saver.number
         if number:
             report(f"goes on from policy {number}, {learner.steps} actor steps, {learner.updates} learner steps")
