@@ -19,6 +19,7 @@ import pytest
 from topology.compat import provided
 
 tf = pytest.importorskip("tensorflow")
+bounded = pytest.importorskip("tensorflow.python.framework.tensor_spec").BoundedTensorSpec
 
 with provided():
     import reverb
@@ -43,14 +44,11 @@ def make_table(name: str, **options: Any) -> Any:
 
 @pytest.fixture
 def server() -> Iterator[Any]:
-    from tensorflow.python.framework import tensor_spec
-
-    bounded = tensor_spec.BoundedTensorSpec((None, None), tf.float32, (0.0, 0.0), (10.0, 10.0))
     tables = [
         make_table("dist"),
         make_table("dist2"),
         make_table("steps", signature=STEP),
-        make_table("bounded", signature=bounded),
+        make_table("bounded", signature=bounded((None, None), tf.float32, (0.0, 0.0), (10.0, 10.0))),
         make_table(
             "whole", signature={"x": tf.TensorSpec((None, 2), tf.float32, "x"), "n": tf.TensorSpec((None,), tf.int64)}
         ),
@@ -880,14 +878,34 @@ def test_priorities_are_updated_in_a_map_of_a_dataset(client: Any) -> None:
         tf.TensorSpec((), tf.float32, "scalar"),
         tf.TensorSpec((3, None), tf.uint8, "image"),
         {"nest": (tf.TensorSpec((), tf.string, "s"), [tf.TensorSpec((1, 2), tf.bfloat16, "l")])},
+        [bounded((1, 2), tf.float32, [0.0], [1.0], "discount")],
     ],
 )
 def test_signatures_come_back_as_they_were(signature: Any) -> None:
     table = make_table("t", signature=signature)
     assert table.info.signature == signature
     server = reverb.Server([table])
-    with server.localhost_client() as client:
-        assert client.server_info()["t"].signature == signature
+    for client in (server.localhost_client(), reverb.Client(f"localhost:{server.port}")):
+        with client:
+            assert client.server_info()["t"].signature == signature
+    server.stop()
+
+
+def test_what_is_inserted_may_have_the_signature_of_a_step() -> None:
+    """As a table that hands the latest variables on has it: whoever reads gets them without an axis of time."""
+    signature = {"step": tf.TensorSpec((), tf.int64), "w": tf.TensorSpec((2,), tf.float32)}
+    server = reverb.Server([make_table("variables", signature=signature, max_size=1)])
+    address = f"localhost:{server.port}"
+    with reverb.Client(address) as client:
+        client.insert({"step": np.int64(1), "w": np.zeros(2, np.float32)}, {"variables": 1.0})
+        reverb.TFClient(address).insert(
+            [tf.constant(2, tf.int64), tf.ones(2)], tf.constant(["variables"]), tf.constant([1.0], tf.float64)
+        )
+        (sample,) = reverb.TimestepDataset.from_table_signature(address, "variables", 1).take(1)
+        assert sample.data["step"] == 2
+        assert sample.data["w"].numpy().tolist() == [1.0, 1.0]
+        with pytest.raises(ValueError, match="signature"):
+            client.insert({"step": np.int64(1), "w": np.zeros(3, np.float32)}, {"variables": 1.0})
     server.stop()
 
 

@@ -54,6 +54,9 @@ def test_the_first_writer_takes_signatures_of_steps(serve, make_table):
             writer.append(steps)
         writer.create_item("table", 3, 1.0)
     assert client.sample_batch("table", 1).data["x"].shape == (1, 3, 5, 2)
+    client.reset("table")
+    client.insert(steps, {"table": 1.0})
+    assert client.sample_batch("table", 1).data["x"].shape == (1, 1, 5, 2)
     with client.trajectory_writer(5) as writer:
         writer.append(steps)
         with pytest.raises(ValueError, match="signature"):

@@ -11,6 +11,8 @@ from topology.nodes.replay.structure import flatten, unflatten
 
 __all__ = ["check_signature", "shown", "shown_info"]
 
+_BOUNDED = "tensorflow.python.framework.tensor_spec"  # it has no public name
+
 
 def check_signature(signature: Any) -> None:
     """Refuses leaves that are no specs.
@@ -41,6 +43,10 @@ def shown_info(info: TableInfo) -> TableInfo:
     return dataclasses.replace(info, signature=shown(info.signature))
 
 
-def _tensor_spec(tensorflow: Any, spec: Spec) -> Any:
+def _tensor_spec(tensorflow: Any, spec: Any) -> Any:
+    if isinstance(spec, tensorflow.TensorSpec):
+        return spec
     dtype = tensorflow.string if spec.dtype == object else tensorflow.as_dtype(spec.dtype)
+    if spec.bounds is not None and hasattr(sys.modules.get(_BOUNDED), "BoundedTensorSpec"):
+        return sys.modules[_BOUNDED].BoundedTensorSpec(spec.shape, dtype, *spec.bounds, name=spec.name)
     return tensorflow.TensorSpec(spec.shape, dtype, spec.name)

@@ -223,6 +223,7 @@ def _sample_now(begin: Callable[[bytes], _OneSample], table: Any, specs: Sequenc
 def _insert(client: Client, columns: list[Any], priorities: dict[str, float]) -> None:
     """Inserts a step. Blocks until the rate limiters let it pass, but not when the interpreter is about to end."""
     writer = client.trajectory_writer(1)
+    writer.signature_may_be_of_steps = True
     try:
         writer.append(columns)
         for table, priority in priorities.items():

@@ -103,6 +103,8 @@ class Client:
     def insert(self, data: Any, priorities: Mapping[str, float]) -> None:
         """Inserts one step as an item of one or more tables; each leaf gets a leading time axis of length 1.
 
+        A table's signature may be that of such an item, or of the step.
+
         Blocks until the rate limiters let it pass. For more than a few items use `trajectory_writer`.
 
         Args:
@@ -115,6 +117,7 @@ class Client:
         if not priorities:
             raise ValueError("priorities must contain at least one item")
         with self.trajectory_writer(1) as writer:
+            writer.signature_may_be_of_steps = True
             writer.append(data)
             leaves, shape = flatten(writer.history)
             trajectory = unflatten(shape, [column[-1:] for column in leaves])

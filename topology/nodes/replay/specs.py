@@ -21,16 +21,26 @@ class Spec:
     """Shape and dtype that data must have. A dimension of None may be of any length.
 
     Equal to anything with the same shape and dtype: a dm_env spec, a `jax.ShapeDtypeStruct`, a `tf.TensorSpec`.
+
+    Attributes:
+        bounds: least and greatest values, as TensorFlow's bounded specs have them. Only kept: data is not compared.
     """
 
-    __slots__ = ("dtype", "name", "shape")
+    __slots__ = ("bounds", "dtype", "name", "shape")
 
-    def __init__(self, shape: Sequence[int | None], dtype: npt.DTypeLike, name: str | None = None) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int | None],
+        dtype: npt.DTypeLike,
+        name: str | None = None,
+        bounds: tuple[Any, Any] | None = None,
+    ) -> None:
         self.shape = tuple(shape)
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         if self.dtype.kind in "SU":
             self.dtype = np.dtype(object)  # text of any length, as bytes
         self.name = name
+        self.bounds = bounds
 
     @classmethod
     def of(cls, spec: Any) -> Spec:
@@ -44,9 +54,12 @@ class Spec:
         shape, dtype = getattr(spec, "shape", None), getattr(spec, "dtype", None)
         if shape is None or dtype is None:
             raise TypeError(f"a signature is made of objects with shape and dtype, got {spec!r}")
-        dtype = getattr(dtype, "as_numpy_dtype", dtype)  # TensorFlow has dtypes of its own, and shapes
+        bounds = None
+        if hasattr(dtype, "as_numpy_dtype"):  # TensorFlow has dtypes of its own, and shapes
+            dtype = dtype.as_numpy_dtype
+            bounds = (spec.minimum, spec.maximum) if hasattr(spec, "minimum") and hasattr(spec, "maximum") else None
         sizes = shape.as_list() if hasattr(shape, "as_list") else shape
-        return cls(tuple(sizes), dtype, getattr(spec, "name", None))
+        return cls(tuple(sizes), dtype, getattr(spec, "name", None), bounds)
 
     def admits(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
         """Whether data of that shape and dtype fits."""
@@ -72,7 +85,7 @@ class Spec:
         return f"<{self.dtype}[{shape}]{name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Spec, (self.shape, self.dtype, self.name)
+        return Spec, (self.shape, self.dtype, self.name, self.bounds)
 
 
 @final
