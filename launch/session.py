@@ -261,6 +261,8 @@ def _keep(settings: RunSettings, directory: RunDirectory) -> None:
 
 def _show(run: Run, request: LaunchRequest, console: Console) -> None:
     watch = RunWatch(RunDirectory(run.run_directory))
+    if request.resume:
+        watch.skip_output()
     to_files = request.terminal in (None, "output_to_files")
     # Nodes that print into this terminal would tear a picture apart.
     view = make_view(console, live=request.live if to_files else False)

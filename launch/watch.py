@@ -80,6 +80,12 @@ class RunWatch:
                     if finding.logged:
                         self._untold.append((node, finding.line))
 
+    def skip_output(self) -> None:
+        """Takes what is in the logs for told: it is of the run that this one goes on with."""
+        self.poll()
+        self._output.clear()
+        self._untold.clear()
+
     @property
     def warnings(self) -> list[tuple[str, str]]:
         """The last warnings and errors in its logs: name of the node and line."""

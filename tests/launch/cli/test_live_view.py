@@ -276,6 +276,12 @@ def test_of_a_program_that_measures_something_a_pipe_gets_the_warnings_once(
     ended = iter([False, True])
     follow(watch, PlainView(shown.append), lambda _: next(ended), output=True)
     assert [line for line in shown if line.startswith("[")] == ["[actor/0] WARNING: waits for room"]
+    resumed: list[str] = []
+    watch = watch_of(directory)
+    watch.skip_output()
+    directory.log_path("actor", 0).write_text(f"{text}ERROR: new\n")
+    follow(watch, PlainView(resumed.append), lambda _: True, output=True)
+    assert [line for line in resumed if line.startswith("[")] == ["[actor/0] ERROR: new"]
     silent: list[str] = []  # where nodes print into the terminal themselves
     follow(watch_of(directory), PlainView(silent.append), lambda _: True)
     assert len(silent) == 1
