@@ -59,6 +59,33 @@ def items(client: Any, table: str) -> list[Any]:
 # -- trajectory writers -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("validate", [True, False])
+def test_items_are_checked_only_where_that_is_asked_for(validate: bool, tmp_path: Any) -> None:
+    """TF-Agents' observers ask for none, and write items that have more than the table's signature says."""
+
+    def serve() -> Any:
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
+        table = reverb.Table.queue("queue", 10, signature={"a": Spec((1,), np.int64)})
+        return reverb.Server([table], checkpointer=checkpointer)
+
+    server = serve()
+    with reverb.Client(f"localhost:{server.port}") as client:
+        writer = client.trajectory_writer(1, validate_items=validate)
+        writer.append({"a": 1, "b": 2.0})
+        more = {name: column[-1:] for name, column in writer.history.items()}
+        with pytest.raises(ValueError, match="signature") if validate else contextlib.nullcontext():
+            writer.create_item("queue", 1.0, more)
+        writer.create_item("queue", 1.0, {"a": writer.history["a"][-1:]})
+        writer.flush()
+        writer.close()
+        client.checkpoint()
+    server.stop()
+    server = serve()
+    with reverb.Client(f"localhost:{server.port}") as client:
+        assert [len(columns) for columns in items(client, "queue")] == ([1] if validate else [2, 1])
+    server.stop()
+
+
 def test_history_grows_with_the_structure_of_the_steps(writer: Any) -> None:
     with pytest.raises(RuntimeError):
         _ = writer.history

@@ -23,6 +23,7 @@ class TrajectoryWriter(OurTrajectoryWriter):
     """See `reverb.Client.trajectory_writer`."""
 
     clips_history: ClassVar[bool] = False
+    is_always_checked: ClassVar[bool] = False
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         try:

@@ -45,6 +45,7 @@ class LayoutSpec(NamedTuple):
         structure: the pickled structure. The server hands it on and never opens it.
         paths: path of each leaf, for messages.
         of_steps: whether a signature may also be that of one of its steps, as with Reverb's first writer.
+        unchecked: whether its items may differ from the signature of their table.
     """
 
     leaves: tuple[LeafPattern, ...]
@@ -52,6 +53,7 @@ class LayoutSpec(NamedTuple):
     structure: bytes
     paths: tuple[Path, ...]
     of_steps: bool = False
+    unchecked: bool = False
 
     def offsets(self) -> list[int]:
         """The distinct steps that the leaves use, in order."""
@@ -82,7 +84,7 @@ class Layout:
         choices: positions among the item's rows, [t] each; leaves that take the same rows share one.
         leaves: where each leaf comes from.
         signature: path, shape and dtype of each leaf.
-        of_steps: see `LayoutSpec`.
+        of_steps, unchecked: see `LayoutSpec`.
         item_bytes: bytes of the leaves of one item.
         item_steps: steps of its longest leaf.
         paths: path of each leaf.
@@ -103,6 +105,7 @@ class Layout:
         "signature",
         "structure",
         "structure_key",
+        "unchecked",
     )
 
     def __init__(self, group: RowGroup, spec: LayoutSpec) -> None:
@@ -123,7 +126,7 @@ class Layout:
             for path, leaf in zip(spec.paths, self.leaves, strict=True)
         )
         self.paths = spec.paths
-        self.of_steps = spec.of_steps
+        self.of_steps, self.unchecked = spec.of_steps, spec.unchecked
         self.item_bytes = sum(math.prod(shape) * dtype.itemsize for _, shape, dtype in self.signature)
         self.item_steps = max((leaf.steps or 1 for leaf in self.leaves), default=1)
         self.merge_key = (spec.structure_key, tuple((shape, dtype) for _, shape, dtype in self.signature))
@@ -133,7 +136,7 @@ class Layout:
         """The layout as a writer would describe it."""
         steps = [tuple(self.offsets[choice].tolist()) for choice in self.choices]
         leaves = tuple(LeafPattern(leaf.column, steps[leaf.choice], leaf.steps is None) for leaf in self.leaves)
-        return LayoutSpec(leaves, self.structure_key, self.structure, self.paths, self.of_steps)
+        return LayoutSpec(leaves, self.structure_key, self.structure, self.paths, self.of_steps, self.unchecked)
 
 
 def _leaf_shape(column: ColumnSpec, leaf: Leaf) -> tuple[int, ...]:
@@ -171,7 +174,7 @@ class Store:
 
     def layout(self, group: RowGroup, spec: LayoutSpec) -> Layout:
         """The layout of items that are described by `spec`, over the steps of `group`."""
-        key = (id(group), spec.leaves, spec.structure_key, spec.of_steps)
+        key = (id(group), spec.leaves, spec.structure_key, spec.of_steps, spec.unchecked)
         with self._lock:
             found = self._layouts.get(key)
             if found is None:

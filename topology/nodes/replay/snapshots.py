@@ -183,6 +183,7 @@ def _layout_entry(layout: Layout, group: int) -> dict[str, Any]:
         "leaves": spec.leaves,
         "structure_key": spec.structure_key,
         "of_steps": spec.of_steps,
+        "unchecked": spec.unchecked,
         "structure": base64.b64encode(spec.structure).decode(),
         "paths": [[key if isinstance(key, int | str) else str(key) for key in path] for path in spec.paths],
     }
@@ -264,7 +265,14 @@ def _load_layout(entry: dict[str, Any], store: Store, loaded: Sequence[_Loaded])
     leaves = tuple(LeafPattern(column, tuple(steps), squeezed) for column, steps, squeezed in entry["leaves"])
     structure = base64.b64decode(entry["structure"], validate=True)
     item_paths = tuple(_keys(path) for path in entry["paths"])
-    spec = LayoutSpec(leaves, entry["structure_key"], structure, item_paths, entry.get("of_steps", False))
+    spec = LayoutSpec(
+        leaves,
+        entry["structure_key"],
+        structure,
+        item_paths,
+        entry.get("of_steps", False),
+        entry.get("unchecked", False),
+    )
     check_layout(spec, len(found[0].columns))
     return store.layout(found[0], spec), found
 
@@ -276,7 +284,7 @@ def _check(
         for part in entry["parts"]:
             try:
                 layout = layouts[part["layout"]][0]
-                tables[name].check_item(layout.signature, of_steps=layout.of_steps)
+                tables[name].check_item(layout)
             except ValueError as error:
                 raise CheckpointError(
                     f"{folder} has items that the table's signature does not admit: {error}. Start with the old "

@@ -212,7 +212,7 @@ class Stream:
         table = find_table(self._tables, name)
         layout = self._layouts[number]
         if (name, number) not in self._admitted:
-            table.check_item(layout.signature, of_steps=layout.of_steps)
+            table.check_item(layout)
             table.check_steps(layout.item_steps)
             self._admitted.add((name, number))
         return table, layout

@@ -20,12 +20,13 @@ from topology.nodes.replay import rate_limiters, selectors
 from topology.nodes.replay.core import TableCore
 from topology.nodes.replay.info import RateLimiterCallStats, RateLimiterInfo, TableInfo
 from topology.nodes.replay.insert_watches import InsertWatch, InsertWatches
+from topology.nodes.replay.layouts import Layout
 from topology.nodes.replay.messages import Occupancy, ServerStopped
 from topology.nodes.replay.options import TableOptions, check_priorities
 from topology.nodes.replay.rate_limiters import RateLimiter
 from topology.nodes.replay.requests import InsertRequest, Picks, SampleRequest
 from topology.nodes.replay.selectors import Selector
-from topology.nodes.replay.specs import LeafSpec, Signature
+from topology.nodes.replay.specs import Signature
 from topology.nodes.replay.stopwatch import Stopwatch
 
 __all__ = ["Table"]
@@ -149,14 +150,14 @@ class Table:
                 table_worker_time=self._watch.read(),
             )
 
-    def check_item(self, leaves: Sequence[LeafSpec], *, of_steps: bool = False) -> None:
-        """Checks the leaves of an item against the signature. See `Signature.check`.
+    def check_item(self, layout: Layout) -> None:
+        """Checks items of a layout against the signature, as far as their writer wants that. See `Signature.check`.
 
         Raises:
             ValueError: they differ.
         """
-        if self._signature is not None:
-            self._signature.check(self.name, leaves, of_steps=of_steps)
+        if self._signature is not None and not layout.unchecked:
+            self._signature.check(self.name, layout.signature, of_steps=layout.of_steps)
 
     def check_steps(self, steps: int) -> None:
         """Refuses items of so many steps when there can never be room for one.

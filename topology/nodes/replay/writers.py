@@ -59,6 +59,7 @@ class TrajectoryWriter:
 
     Attributes:
         signature_may_be_of_steps: whether items may go to a table whose signature is that of one of their steps.
+        is_always_checked: whether the server checks items also where `validate_items` is False.
         clips_history: whether indices that reach back beyond the history mean what is there of it, as in a list.
 
     Args:
@@ -70,6 +71,7 @@ class TrajectoryWriter:
     """
 
     clips_history: ClassVar[bool] = True
+    is_always_checked: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -375,7 +377,9 @@ class TrajectoryWriter:
                 for known in (self._layout_of, self._recent, self._admitted):
                     known.clear()
                 self._sender.forget_layouts()
-            spec = layout_of(shape, leaves, first)._replace(of_steps=self.signature_may_be_of_steps)
+            spec = layout_of(shape, leaves, first)._replace(
+                of_steps=self.signature_may_be_of_steps, unchecked=not (self._validate or self.is_always_checked)
+            )
             number = self._layout_of[key] = self._sender.outbox.add_layout(spec)
         return first, max(span.last for span in spans) + 1, number
 
