@@ -209,7 +209,8 @@ class RedisMedium(Medium):
                     "server's authority, as in ?ssl_ca_certs=FILE, and use redis:// where it does not speak TLS"
                 ) from error
             raise StoreUnavailable(
-                f"the data store {self!r} cannot be {what}: {error}; check its address, and that the server runs"
+                f"the data store {self!r} cannot be {what}: {str(error).rstrip('.')}; check its address, and that the "
+                "server runs"
             ) from error
         except exceptions.OutOfMemoryError as error:
             raise StoreFull(
