@@ -249,7 +249,11 @@ class ScaleOutDQNConfig(QLearningSettings, ScaleOutConfig):
     # Little may wait: workers that play with weights of a thousand updates ago keep some runs of CartPole from ending
     # well. A policy is saved every half of it, so that lower is dearer.
     memory_max_steps: int = 512
-    max_steps: int | None = 60_000
+    # With 60,000 steps and a rate of 1e-3 one run of five or so ended below 450: its last updates were too large.
+    max_steps: int | None = 100_000
+    learning_rate: float = 5e-4
+    final_learning_rate: float = 1e-5
+    constant_rate_part: float = 0.4
 
     def faults(self) -> Iterator[str]:
         yield from super().faults()
