@@ -197,3 +197,61 @@ def test_install_and_uninstall_leave_the_process_as_it_was(tmp_path):
 def test_nothing_is_provided_without_being_asked(tmp_path):
     result = run(sys.executable, "-c", "import topology\nimport launchpad", cwd=tmp_path)
     assert "No module named 'launchpad'" in result.stderr
+
+
+# As TensorFlow does: it takes the module that is there, or makes one, and binds names of its own that must be free.
+BINDS = """
+import sys, types
+module = sys.modules.setdefault("pybind11_abseil.status", types.ModuleType("pybind11_abseil.status"))
+for name in ("StatusNotOk", "StatusCode", "is_ok"):
+    assert name not in vars(module), f"{name} is already defined"
+    setattr(module, name, object())
+"""
+USES = """
+from pybind11_abseil.status import StatusCode, StatusNotOk
+import pybind11_abseil.status
+from pybind11_abseil import status
+assert status is pybind11_abseil.status
+assert status.StatusNotOk is StatusNotOk and issubclass(StatusNotOk, Exception)
+"""
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [[USES], [BINDS, USES], [USES, BINDS, USES], ["import courier, launchpad, reverb", BINDS, USES]],
+    ids=["alone", "after", "before", "between"],
+)
+@pytest.mark.parametrize("installs", ["from the start", "when asked", "late"])
+def test_statuses_are_ours_whoever_else_binds_them(tmp_path, parts, installs):
+    install = "import topology.compat; topology.compat.install()"
+    late = installs == "late" and parts[0] is BINDS
+    script = [BINDS, install, *parts[1:]] if late else [install, *parts] if installs != "from the start" else parts
+    end = [
+        "import courier",
+        "server = courier.Server(); server.Bind('fail', lambda: 1 / 0); server.Start()",
+        "try: courier.Client(f'localhost:{server.port}').fail()",
+        "except StatusNotOk as error: print(error.code is StatusCode.UNKNOWN, hasattr(status, 'is_ok'))",
+        "server.Stop()",
+    ]
+    write(tmp_path, {"script.py": ""})
+    (tmp_path / "script.py").write_text("\n".join([*script, *end]))
+    result = run(*(COMMAND if installs == "from the start" else [sys.executable]), "script.py", cwd=tmp_path)
+    assert result.stdout == f"True {BINDS in parts}\n", result.stderr
+
+
+def test_what_another_one_bound_stays_when_nothing_is_provided_any_more(tmp_path):
+    script = f"""
+import topology.compat
+topology.compat.install()
+{BINDS}
+topology.compat.uninstall()
+left = vars(sys.modules["pybind11_abseil.status"])
+print(type(left["StatusNotOk"]).__name__, type(sys.modules["pybind11_abseil.status"]).__name__)
+del sys.modules["pybind11_abseil.status"]
+with topology.compat.provided():
+    from pybind11_abseil.status import StatusNotOk
+print("pybind11_abseil.status" in sys.modules)
+"""
+    write(tmp_path, {"script.py": script})
+    result = run(sys.executable, "script.py", cwd=tmp_path)
+    assert result.stdout == "object module\nFalse\n", result.stderr

@@ -15,6 +15,7 @@ from typing import final
 
 from topology.compat.additions import put_additions, take_additions_away
 from topology.compat.instead import module_hint
+from topology.compat.status_module import leave_place, take_place
 
 __all__ = ["ENVIRONMENT", "PROVIDED", "install", "is_installed", "provided", "uninstall"]
 
@@ -55,7 +56,7 @@ class _Finder(MetaPathFinder):
             return None
         ours = _MODULES.joinpath(*fullname.split("."))
         if not rest:
-            return None if self._is_real(top) else self._package(fullname, ours, sys.path)
+            return None if self.is_real(top) else self._package(fullname, ours, sys.path)
         if path is None or str(_MODULES / top) not in sys.modules[top].__path__:
             return None  # the real package
         if ours.is_dir():
@@ -68,7 +69,8 @@ class _Finder(MetaPathFinder):
             f"{fullname} is not among the modules that topology.compat provides: {module_hint(fullname)}", name=fullname
         )
 
-    def _is_real(self, top: str) -> bool:
+    def is_real(self, top: str) -> bool:
+        """Whether a real package of that name is found, which is not to be shadowed."""
         if self.shadow:
             return False
         places = (Path(entry or os.curdir) / top for entry in sys.path)
@@ -108,7 +110,10 @@ def install(*, shadow: bool = False) -> None:
                 name=top,
             )
     uninstall()
-    sys.meta_path.insert(0, _Finder(shadow=shadow))
+    finder = _Finder(shadow=shadow)
+    sys.meta_path.insert(0, finder)
+    if not finder.is_real("pybind11_abseil"):
+        take_place()
     os.environ[ENVIRONMENT] = _SHADOW if shadow else "1"
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_SITE), *_python_path()])
     from topology.compat.courier_ways import take_their_ways
@@ -132,6 +137,7 @@ def uninstall() -> None:
 
     take_their_ways(False)
     take_additions_away()
+    leave_place()
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _Finder)]
     os.environ.pop(ENVIRONMENT, None)
     os.environ["PYTHONPATH"] = os.pathsep.join(_python_path())

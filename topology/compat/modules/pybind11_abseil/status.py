@@ -1,5 +1,1 @@
-"""`pybind11_abseil.status`."""
-
-from topology.compat.status import Status, StatusCode, StatusNotOk
-
-__all__ = ["Status", "StatusCode", "StatusNotOk"]
+"""`pybind11_abseil.status`: what it has is in `topology.compat.status`; see `topology.compat.status_module`."""
