@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from topology.compat import provided
@@ -91,7 +92,7 @@ def test_deletes_below_the_least_size_keep_samplers_waiting(serve: Any) -> None:
     keys = {sample.info.key for sample in client.sample("table", 50, emit_timesteps=False)}
     client.mutate_priorities("table", deletes=list(keys))
     assert client.server_info()["table"].current_size == 0
-    dataset = reverb.TrajectoryDataset(client.server_address, "table", [int], [(1,)], 1, rate_limiter_timeout_ms=0)
+    dataset = reverb.TrajectoryDataset(client.server_address, "table", [np.int64], [(1,)], 1, rate_limiter_timeout_ms=0)
     assert list(dataset.as_numpy_iterator()) == []
     with ThreadPoolExecutor(1) as pool:
         sampling = pool.submit(drawn, client, 1)

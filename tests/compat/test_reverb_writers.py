@@ -499,7 +499,7 @@ def test_priorities_of_td_errors(client: Any) -> None:
 )
 def test_signatures_of_configs(patterns: Any, wanted: Any) -> None:
     configs = [structured_writer.create_config(pattern, "table") for pattern in patterns]
-    assert structured_writer.infer_signature(configs, STEP) == wanted
+    assert wanted == structured_writer.infer_signature(configs, STEP)
     assert structured_writer.unpack_pattern(configs[0]) == patterns[0]
 
 
