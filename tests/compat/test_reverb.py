@@ -1,8 +1,7 @@
 """What Reverb's own tests check of clients, servers, tables and limiters, through its names. Nothing here needs
 TensorFlow."""
 
-from __future__ from importlib.util import find_spec
-import annotations
+from __future__ import annotations
 
 import inspect
 import itertools
@@ -12,6 +11,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
