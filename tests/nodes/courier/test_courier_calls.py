@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import datetime
 import logging
 import pickle
@@ -360,16 +361,27 @@ def test_a_call_over_its_deadline_fails_and_the_client_goes_on(server, new_clien
     with pytest.raises(errors.DeadlineExceeded, match=r"Deadline Exceeded.*hang"):
         client.hang() if style == "blocking" else client.futures.hang().result(10)
     gate.wait_entered()
-    assert client.ping() == "pong"
-    assert client.futures.ping().result(10) == "pong"
+    assert sooner_or_later(client.ping) == "pong"
+    assert sooner_or_later(lambda: client.futures.ping().result(10)) == "pong"
+
+
+def sooner_or_later(call):
+    """What it returns once it is in time: on a machine with much else to do, not every call takes less than 50 ms."""
+
+    def again():
+        while True:
+            with contextlib.suppress(errors.DeadlineExceeded):
+                return call()
+
+    return within(20, again)
 
 
 def test_an_idle_connection_outlives_the_timeout_of_calls(server, new_client):
     server.bind("ping", lambda: "pong")
     client = new_client(server, call_timeout=0.05)
-    assert client.futures.ping().result(10) == "pong"
+    assert sooner_or_later(lambda: client.futures.ping().result(10)) == "pong"
     assert not threading.Event().wait(0.2)
-    assert client.futures.ping().result(10) == "pong"
+    assert sooner_or_later(lambda: client.futures.ping().result(10)) == "pong"
     assert server.stats()["connections"] == 1
 
 

@@ -778,3 +778,27 @@ def test_a_stop_that_is_cut_short_ends_everything_all_the_same(monkeypatch, step
         with pytest.raises(SystemExit):
             server.stop()
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("stops", [True, False], ids=["stopped", "left running"])
+def test_a_script_leaves_no_directory_of_its_server_and_its_forks_take_none_away(tmp_path, stops):
+    script = """
+import os, sys
+from topology.nodes import courier
+server = courier.Server("left")
+server.bind("ping", lambda: "pong")
+server.start()
+child = os.fork()
+if not child:
+    sys.exit(0)  # with all that is done at the end of an interpreter
+assert os.waitpid(child, 0)[1] == 0
+with courier.Client(server.address) as client:
+    print(client.ping(), len(os.listdir(os.environ["TMPDIR"])))
+if {stops}:
+    server.stop()
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script.replace("{stops}", str(stops))]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.stdout, done.stderr) == ("pong 1\n", "")
+    assert list(tmp_path.iterdir()) == []

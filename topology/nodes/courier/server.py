@@ -19,7 +19,6 @@ calls are blocked at a time. A size that is given is kept: `thread_pool_size=1` 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
@@ -163,8 +162,7 @@ class Server:
             self._finished.set()
             _running.discard(self)
             if self._fresh:
-                with contextlib.suppress(OSError):
-                    os.rmdir(os.path.dirname(self._listener.address.host))
+                transport.remove_fresh(self._listener.address)
         if engine is not None:
             engine.stop()
             for method in list(self._methods.values()):

@@ -9,6 +9,7 @@ Everything above this module sees connected stream sockets only.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import os
@@ -20,9 +21,10 @@ from typing import NamedTuple, final
 
 from topology import errors
 
-__all__ = ["Address", "Listener", "connect", "fresh_unix_address", "parse_address"]
+__all__ = ["Address", "Listener", "connect", "fresh_unix_address", "parse_address", "remove_fresh"]
 
 _BACKLOG = 4096
+_FRESH_NAME = "s"
 _SOCKET_BUFFER_BYTES = 1 << 20
 _KEEPALIVE = {
     getattr(socket, name): value
@@ -66,7 +68,29 @@ def fresh_unix_address() -> Address:
     """A socket path that nobody else uses, in a new directory that only this user may enter."""
     import tempfile
 
-    return Address("unix", os.path.join(tempfile.mkdtemp(prefix="topology-"), "s"))
+    directory = tempfile.mkdtemp(prefix="topology-")
+    _fresh.add(directory)
+    return Address("unix", os.path.join(directory, _FRESH_NAME))
+
+
+def remove_fresh(address: Address) -> None:
+    """Takes away what `fresh_unix_address` made; where nobody does, the end of the interpreter does."""
+    directory = os.path.dirname(address.host)
+    _fresh.discard(directory)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(address.host)
+    with contextlib.suppress(OSError):  # somebody has put something there
+        os.rmdir(directory)
+
+
+_fresh: set[str] = set()  # directories of this process
+os.register_at_fork(after_in_child=_fresh.clear)
+
+
+@atexit.register
+def _remove_left() -> None:
+    for directory in list(_fresh):
+        remove_fresh(Address("unix", os.path.join(directory, _FRESH_NAME)))
 
 
 def connect(address: Address, timeout_s: float | None) -> socket.socket:
@@ -121,7 +145,6 @@ class Listener:
 
     def __init__(self, address: Address, *, secret: bytes = b"") -> None:
         self._accepted: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
-        self._directory = ""
         self._lock = threading.Lock()
         self.closed = False
         if address.scheme == "memory":
