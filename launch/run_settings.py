@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, final
 
@@ -63,17 +63,16 @@ class RunSettings:
         settings = dict(self.settings)
         if given.seed is not None:
             settings.pop("seed", None)  # the newer word on the same thing
-        return RunSettings(
-            agent=given.agent,
+        return replace(
+            given,
             settings={**settings, **given.settings},
             seed=self.seed if given.seed is None else given.seed,
             launch_type=launch_type or self.launch_type,
-            directory=given.directory,
         )
 
     def describe(self) -> str:
         """In one line, without passwords."""
-        return ", ".join(f"{name}={text}" for name, text in self._texts().items()) or "its defaults"
+        return ", ".join(f"{name}={text}" for name, text in self._texts().items())
 
     def differences(self, earlier: RunSettings) -> str:
         """What is not as it was, in one line; "" when all is."""

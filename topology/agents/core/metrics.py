@@ -15,7 +15,7 @@ from topology.clock import SYSTEM_CLOCK, Clock
 from topology.context import NodeContext
 from topology.errors import LaunchError
 
-__all__ = ["Averages", "MetricsWriter", "RowWriter", "make_writer"]
+__all__ = ["Averages", "MetricsWriter", "RowWriter", "make_writer", "metrics_path"]
 
 
 class RowWriter(Protocol):
@@ -35,9 +35,7 @@ class MetricsWriter:
     """
 
     def __init__(self, context: NodeContext | None, clock: Clock = SYSTEM_CLOCK) -> None:
-        self._path: Path | None = None
-        if context is not None and context.run_directory is not None:
-            self._path = Path(context.run_directory) / "metrics" / f"{context.label}-{context.index}.jsonl"
+        self._path = None if context is None else metrics_path(context)
         self._clock = clock
 
     def write(self, **values: SupportsFloat) -> None:
@@ -73,6 +71,13 @@ class _Everywhere:
     def write(self, **values: SupportsFloat) -> None:
         for writer in self._writers:
             writer.write(**values)
+
+
+def metrics_path(context: NodeContext) -> Path | None:
+    """The metrics file of a node; None where the run keeps no directory."""
+    if context.run_directory is None:
+        return None
+    return Path(context.run_directory) / "metrics" / f"{context.label}-{context.index}.jsonl"
 
 
 def make_writer(context: NodeContext, *, tensorboard: bool = False) -> RowWriter:

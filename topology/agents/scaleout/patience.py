@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from topology.errors import StoreFull, StoreUnavailable
+from topology.nodes.store.policy_patience import PASSING
 
 __all__ = ["patience_ends"]
 
@@ -18,6 +18,6 @@ def patience_ends() -> Iterator[None]:
     """
     try:
         yield
-    except (StoreUnavailable, StoreFull) as error:
+    except PASSING as error:
         error.is_final = True
         raise

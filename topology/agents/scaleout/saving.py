@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.clock import SYSTEM_CLOCK, Clock
-from topology.errors import LeaseHeld, ProgramError, StoreError, StoreFull, StoreUnavailable
+from topology.errors import LeaseHeld, ProgramError, StoreError
 from topology.nodes.store.codec import Plain
 from topology.nodes.store.policies import DataStore, Lease
+from topology.nodes.store.policy_patience import PASSING
 
 __all__ = ["PolicySaver", "Saved"]
 
@@ -169,7 +170,7 @@ class PolicySaver:
     def _writing(self) -> Iterator[None]:
         try:
             yield
-        except (StoreUnavailable, StoreFull):
+        except PASSING:
             self._is_away = True
             raise
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from topology.agents.core.metrics import metrics_path
 from topology.agents.scaleout.config import ScaleOutSettings
 from topology.context import NodeContext
 from topology.errors import ProgramError, StoreError
@@ -51,8 +52,8 @@ def run_name(context: NodeContext) -> str:
 
 def has_trained(context: NodeContext) -> bool:
     """Whether the trainer of this run, in an earlier life of it or of the run, has measured anything."""
-    directory = context.run_directory
-    return directory is not None and (Path(directory) / "metrics" / f"{context.label}-{context.index}.jsonl").exists()
+    path = metrics_path(context)
+    return path is not None and path.exists()
 
 
 def open_memory(

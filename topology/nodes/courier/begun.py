@@ -106,8 +106,7 @@ class BegunCall:
             Exception: the call failed.
         """
         with self._reading:
-            if not (self.done() or self._frame is not None):
-                self._read(timeout)
+            self._read(timeout)
             if self._frame is not None:
                 self._take()
             if self._is_cancelled:
@@ -124,8 +123,7 @@ class BegunCall:
     def wait(self) -> None:
         """Blocks until the reply is there, or the call has failed. The reply is unpickled by `result`."""
         with self._reading:
-            if not (self.done() or self._frame is not None):
-                self._read(None)
+            self._read(None)
 
     def cancel(self) -> bool:
         """Drops the call, also for a thread that is blocked in `result`; False when it is done."""
@@ -155,6 +153,8 @@ class BegunCall:
 
     def _read(self, timeout_s: float | None) -> None:
         """Goes on until the reply is there, for so long, or until the call is overdue."""
+        if self.done() or self._frame is not None:
+            return
         limit_s = self._lender.limit_s()
         left_s = None if limit_s is None else max(0.0, self._began + limit_s - monotonic())
         is_last = left_s is not None and (timeout_s is None or left_s <= timeout_s)

@@ -10,19 +10,21 @@ from typing import Any, Final, TypeVar, final
 from topology.clock import Clock
 from topology.errors import StoreDeadlineExceeded, StoreDenied, StoreError, StoreFull, StoreUnavailable
 from topology.nodes.store.codec import Buffer
+from topology.nodes.store.long_wait import LongWait
 from topology.nodes.store.policy_medium import Medium
 from topology.nodes.store.policy_waits import Wait, Waits
 
-__all__ = ["PatientMedium", "patient"]
+__all__ = ["PASSING", "PatientMedium", "patient"]
 
 ResultT = TypeVar("ResultT")
 
 _logger = logging.getLogger(__name__)
 
-_PASSES: Final = (StoreUnavailable, StoreFull)  # it comes back, or somebody makes room
+PASSING: Final = (StoreUnavailable, StoreFull)
+"""What a wait may help against: it comes back, or somebody makes room. Not `StoreDenied`, though it is one of these."""
+
 _FIRST_PAUSE_S: Final = 0.05
 _LONGEST_PAUSE_S: Final = 1.0
-_SILENT_S: Final = 1.0  # a wait that is longer is told
 
 
 def patient(medium: Medium, patience_s: float, clock: Clock) -> Medium:
@@ -63,9 +65,9 @@ class PatientMedium(Medium):
             return question()
         except StoreDenied:
             raise
-        except _PASSES as error:
+        except PASSING as error:
             why: StoreError = error
-        begin_s, told = self._clock.monotonic(), False
+        told = LongWait(_logger, self._clock)
         with self._waits.begin(f"{self!r} to come back", self._patience_s) as wait:
             pause_s = _FIRST_PAUSE_S
             while True:
@@ -75,15 +77,12 @@ class PatientMedium(Medium):
                     answer = question()
                 except StoreDenied:
                     raise
-                except _PASSES as error:
+                except PASSING as error:
                     why = error
                 else:
-                    if told:
-                        _logger.warning("the data store is back after %.1f s", self._clock.monotonic() - begin_s)
+                    told.is_over("the data store is back")
                     return answer
-                if not told and self._clock.monotonic() - begin_s >= _SILENT_S:
-                    told = True
-                    _logger.warning("waiting, %g s at most: %s", self._patience_s, why)
+                told.goes_on(f"waiting, {self._patience_s:g} s at most: {why}")
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _go_on(self, wait: Wait, why: StoreError) -> None:

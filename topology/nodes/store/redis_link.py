@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
 from topology.clock import Deadline
 from topology.errors import StoreDenied, StoreError, StoreFull, StoreUnavailable
+from topology.nodes.store.long_wait import LongWait
 from topology.nodes.store.redis_scripting import Script
 from topology.nodes.store.redis_wire import Argument, Refusal, Wire, WireBroken
 from topology.nodes.store.redis_wires import Wires
@@ -19,7 +19,6 @@ __all__ = ["Call", "Command", "Line", "RedisLink"]
 _logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
-_SILENT_S = 1.0  # a wait that is longer is told
 _SLICE_S = 1.0  # of a wait: whoever should have rung may have been killed before
 _LATER = {"LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN", "MISCONF"}
 _NOT_FOR_US = {"NOAUTH", "WRONGPASS", "NOPERM", "READONLY"}
@@ -70,7 +69,8 @@ class RedisLink:
             StoreError: it refused a command for another reason.
             StoreClosed, ProgramStopped: as their names say.
         """
-        patience, begin_s, told = Deadline(self._patience_s), time.monotonic(), False
+        patience = Deadline(self._patience_s)
+        told: LongWait | None = None
         pause_s = _FIRST_PAUSE_S
         whole = full = False  # whether scripts are sent with their text; whether the server had no room
         while True:
@@ -78,9 +78,8 @@ class RedisLink:
                 replies = self._wires.ask([_written(command, whole=whole) for command in commands], timeout_s)
                 refusal = next((reply for reply in replies if isinstance(reply, Refusal)), None)
                 if refusal is None:
-                    if told:
-                        what = "has room again" if full else "is back"
-                        _logger.warning("memory %r %s after %.1f s", self._name, what, time.monotonic() - begin_s)
+                    if told is not None:
+                        told.is_over(f"memory {self._name!r} {'has room again' if full else 'is back'}")
                     return replies
                 if refusal.code == "NOSCRIPT" and not whole:
                     whole = True
@@ -97,10 +96,9 @@ class RedisLink:
             if patience.expired or (full and deadline is not None and deadline.expired):
                 kind = StoreFull if full else StoreUnavailable
                 raise kind(f"Redis did not take a command of memory {self._name!r} in time: {reason}")
-            if not told and time.monotonic() - begin_s >= _SILENT_S:
-                told = True
-                until = "room" if full else f"its Redis server, {self._patience_s:g} s at most"
-                _logger.warning("memory %r waits for %s: %s", self._name, until, reason)
+            told = told or LongWait(_logger)
+            until = "room" if full else f"its Redis server, {self._patience_s:g} s at most"
+            told.goes_on(f"memory {self._name!r} waits for {until}: {reason}")
             self._wires.pause(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
