@@ -1,5 +1,7 @@
 """Items get into their tables once, whatever becomes of connections and servers; memory stays flat meanwhile."""
 
+import logging
+import queue
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -404,3 +406,124 @@ def test_an_error_met_for_a_quiet_writer_is_told_by_its_next_call(service):
     item(writer, 2)
     writer.flush()
     assert values(service) == [0, 2]
+
+
+def values_in_time(service, count, table="table"):
+    """The next `count` values, waited for."""
+    client = replay.Client("memory:x", service=service)
+    return [client.sample_batch(table, 1, timeout_s=WAIT_S).data["x"][0, 0] for _ in range(count)]
+
+
+@pytest.mark.parametrize("lost", ["message", "reply"])
+@pytest.mark.parametrize("close", [True, False])
+def test_what_was_lost_is_sent_again_without_another_call(service, lost, close):
+    wire = Wire(service)
+    writer = TrajectoryWriter(wire, 1)
+    item(writer, 0)
+    writer.flush()
+    wire.lose_next = lost
+    for value in (1, 2):
+        item(writer, value)
+    if close:
+        writer.close()
+    del writer
+    assert values_in_time(service, 3) == [0, 1, 2]
+    assert service.tables["table"].info.current_size == 0
+
+
+@pytest.mark.parametrize("close", [True, False])
+def test_a_server_that_comes_back_gets_the_items_of_writers_that_do_nothing(service, close):
+    wire = Wire(service)
+    writer = TrajectoryWriter(wire, 1)
+    asked, answers = threading.Event(), []
+
+    def ready():
+        answers.append(Future())
+        asked.set()
+        return answers[-1]
+
+    wire.ready = ready
+    wire.lose_messages = True
+    item(writer, 0)
+    if close:
+        writer.close()
+    assert asked.wait(WAIT_S)
+    asked.clear()
+    answers[0].set_exception(errors.ConnectionBroken("not yet"))
+    assert asked.wait(WAIT_S)  # it is asked again
+    wire.lose_messages = False
+    answers[1].set_result(None)
+    assert values_in_time(service, 1) == [0]
+    if not close:
+        item(writer, 1)
+        writer.flush()
+        assert values(service) == [1]
+    assert len(answers) == 2
+
+
+def test_what_a_closed_writer_had_not_sent_follows_what_was_lost(service):
+    wire = Wire(service)
+    writer = TrajectoryWriter(wire, 8)
+    for value in range(8):
+        item(writer, value, "queue")
+    with pytest.raises(errors.ReplayDeadlineExceeded):
+        writer.flush(timeout_ms=1)
+    item(writer, 8, "queue")
+    with writer._sender.mutex:  # nothing is sent between the two
+        wire.cut(server_notices=True)
+        writer.close()
+    assert values_in_time(service, 9, "queue") == list(range(9))
+
+
+class Sayings(logging.Handler):
+    """What is logged, as it comes."""
+
+    def __init__(self):
+        super().__init__()
+        self.texts = queue.Queue()
+
+    def emit(self, record):
+        self.texts.put(record.getMessage())
+
+
+@pytest.fixture
+def sayings():
+    handler = Sayings()
+    logger = logging.getLogger("topology.nodes.replay.sender")
+    logger.addHandler(handler)
+    yield handler.texts
+    logger.removeHandler(handler)
+
+
+def test_what_a_closed_writer_lost_for_good_is_logged(service, sayings):
+    class Refusing(Wire):
+        first: Future | None = None
+
+        def insert(self, batch):
+            if self.first is None:
+                self.first = Future()
+                return self.first
+            return super().insert(batch)
+
+    for error in (errors.CourierClosed("that was wanted"), errors.TableNotFound("no such table")):
+        wire = Refusing(service)
+        writer = TrajectoryWriter(wire, 1)
+        item(writer, 0)
+        item(writer, 1)  # it is sent all the same
+        with writer._sender.mutex:
+            wire.first.set_exception(error)
+            writer.close()
+        assert values_in_time(service, 1) == [1]
+    assert sayings.get(timeout=WAIT_S).endswith("did not get into their tables: no such table")
+    assert sayings.empty()
+
+
+def test_a_closed_writer_waits_no_longer_than_its_patience(service, sayings):
+    wire = Wire(service)
+    wire.lose_messages = True
+    wire.ready = lambda: wire.insert(None)
+    writer = TrajectoryWriter(wire, 1, patience_s=0.01)
+    item(writer, 0)
+    writer.close()
+    assert sayings.get(timeout=WAIT_S).endswith("did not get into their tables: cut")
+    assert not writer._sender.unfinished

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import Future
 
 import numpy as np
 import pytest
@@ -374,6 +375,20 @@ def test_writers_that_come_and_go_do_not_share_memory_too_early(serve):
         check(batch)
         seen += batch.data["value"].tolist()
     assert sorted(seen) == list(range(400))
+
+
+def test_a_message_may_come_before_the_loan_of_its_memory(serve, monkeypatch):
+    monkeypatch.setattr(lent_memory.LentMemory, "lend", lambda *_: Future())  # its turn never comes
+    client = serve(replay.Table.queue("table", 100_000))
+    with client.trajectory_writer(1) as writer:
+        for value in range(16):
+            writer.append({"frame": np.full(SHAPE, value, np.int32), "value": np.int32(value)})
+            writer.create_item("table", 1.0, {k: v[-1] for k, v in writer.history.items()})
+        lent = [each for each in client.link.regions._regions if each.is_held]
+        assert lent
+        writer.flush()
+        assert writer._sender.outbox.stream == 0  # nothing was lost, and sent as bytes
+    check(client.sample_batch("table", 16))
 
 
 def test_cells_that_follow_late_are_sent_as_bytes(serve):

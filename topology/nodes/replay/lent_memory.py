@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from concurrent.futures import Future
 from typing import Any, final
@@ -38,13 +39,8 @@ class LentMemory:
         """What puts a batch where `address` says; None when there is no such place."""
         if address is None:
             return None
-        memory = self._memory.get(address.memory.token)
-        if memory is None:  # the request was faster than the loan, which has another connection
-            try:
-                memory = open_region(address.memory)
-            except OSError:
-                return None
-        return Placer(memory, address.ticket)
+        memory = self._find(address.memory)
+        return None if memory is None else Placer(memory, address.ticket)
 
     def resolve(self, batch: WriteBatch | WriteItem) -> WriteBatch | WriteItem:
         """The batch with arrays where it tells of lent memory, as far as that is known here."""
@@ -55,10 +51,18 @@ class LentMemory:
         return batch._replace(cells=tuple([cells._replace(values=self._open(cells.values)) for cells in batch.cells]))
 
     def _open(self, values: npt.NDArray[Any] | LentArray) -> npt.NDArray[Any] | LentArray:
-        memory = self._memory.get(values.token) if isinstance(values, LentArray) else None
-        if memory is None or not isinstance(values, LentArray):
+        if not isinstance(values, LentArray):
             return values
-        return view(memory, values.offset, values.dtype, values.shape)
+        memory = self._find(values.memory)
+        return values if memory is None else view(memory, values.offset, values.dtype, values.shape)
+
+    def _find(self, address: MemoryAddress) -> npt.NDArray[np.uint8] | None:
+        """The memory there, also when it comes before the loan, which another thread takes; None when it has gone."""
+        memory = self._memory.get(address.token)
+        if memory is None:
+            with contextlib.suppress(OSError):
+                memory = open_region(address)
+        return memory
 
     def close(self) -> None:
         """Lets go of all regions."""

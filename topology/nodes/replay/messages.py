@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from topology.errors import ReplayError
 from topology.nodes.replay.layouts import LayoutSpec
+from topology.nodes.replay.shared_memory import MemoryAddress
 from topology.nodes.replay.storage import ColumnSpec
 
 __all__ = [
@@ -36,7 +37,7 @@ class StreamLost(ReplayError):
 class LentArray(NamedTuple):
     """An array in a region of shared memory that the sender lends. It stays as it is until the message is answered."""
 
-    token: bytes
+    memory: MemoryAddress
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -12,9 +13,9 @@ from concurrent.futures import Future
 from typing import Protocol, final
 
 from topology.clock import Clock, Deadline
-from topology.errors import ConnectionBroken, ReplayDeadlineExceeded, ReplayError
+from topology.errors import ConnectionBroken, CourierClosed, ReplayDeadlineExceeded, ReplayError
 from topology.nodes.replay import at_exit
-from topology.nodes.replay.messages import StreamLost, WriteBatch
+from topology.nodes.replay.messages import ServerStopped, StreamLost, WriteBatch
 from topology.nodes.replay.outbox import Outbox, Pending, PendingRun
 from topology.nodes.replay.region_pool import RegionPool
 from topology.nodes.replay.reminders import remind
@@ -23,6 +24,8 @@ from topology.nodes.replay.step_buffer import StepBuffer
 from topology.nodes.replay.stopping import reason_of
 
 __all__ = ["Backend", "Sender"]
+
+_logger = logging.getLogger(__name__)
 
 # A message costs both sides a dozen wake-ups, however large it is.
 _SEND_ITEMS = 100
@@ -92,6 +95,9 @@ class Sender:
         self._lost: list[Pending] = []
         self._error: BaseException | None = None
         self._cut_off: BaseException | None = None  # the connection broke, and nothing came over it since
+        self._is_closed = False
+        self._probe_in_quiet: Future[object] | None = None
+        self._patience: Deadline | None = None
         at_exit.send_at_exit(self)
 
     @property
@@ -191,16 +197,26 @@ class Sender:
         self._wait(lambda: not self._lost, deadline)
 
     def close(self) -> None:
-        """Sends what is buffered and ends the stream. Waits for nothing but a reminder that is just sending."""
+        """Sends what is buffered and ends the stream. Waits for nothing but a reminder that is just sending.
+
+        What gets lost on its way is sent again all the same, as long as the client is there.
+        """
         is_ours = self.mutex.acquire(timeout=_CLOSE_S)  # another thread may close what waits in its own
         try:
-            if self._buffered:
-                self._post(self._pending(), is_new=True, last=True)
-            elif self.outbox.is_open:
-                self._say_farewell()
+            self._is_closed = True
+            if self.has_failed:
+                self._remind(0.0)
+            else:
+                self._end_stream()
         finally:
             if is_ours:
                 self.mutex.release()
+
+    def _end_stream(self) -> None:
+        if self._buffered:
+            self._post(self._pending(), is_new=True, last=True)
+        elif self.outbox.is_open and not at_exit.is_over():  # then the server hears of the end by the connection's
+            self._backend.insert(self.outbox.farewell()).add_done_callback(_ignore)
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -229,28 +245,73 @@ class Sender:
 
     def _remind(self, delay_s: float = _QUIET_S) -> None:
         self._is_reminded = True
-        if not remind(delay_s, functools.partial(self._context.run, self._send_if_quiet)):
+        if not remind(delay_s, functools.partial(self._context.run, self._attend)):
             self._is_reminded = False
 
-    def _send_if_quiet(self) -> None:
-        """Sends what is buffered, unless the writer is at work, or will be reminded by the reply to what is under way.
+    def _attend(self) -> None:
+        """Sends what waits, unless the writer is at work, or will be reminded by the reply to what is under way.
 
-        Whoever takes from a table waits for these items, and the writer may wait for whoever does.
+        Whoever takes from a table waits for these items, and the writer may wait for whoever does, or be closed.
         """
         if not self.mutex.acquire(blocking=False):
             self._remind(_AT_WORK_S)
             return
         try:
             self._is_reminded = False  # before what is under way is looked at, see `_settle`
-            if not self._buffered or self._in_flight or self._together or self.has_failed or at_exit.is_over():
+            if self._in_flight or self._together or at_exit.is_over():
                 return
-            if self._clock.monotonic() - self._last_sent_s < _QUIET_S:
-                self._remind()
-                return
+            if self._is_closed and self._error is not None:
+                self._tell_loss(self._error)
             with contextlib.suppress(Exception):  # it is kept, and told by the writer's next call
-                self._post(self._pending(), is_new=True)
+                self._send_what_waits()
         finally:
             self.mutex.release()
+
+    def _send_what_waits(self) -> None:
+        if self._error is not None or (self._cut_off is not None and self._lost and not self._is_back()):
+            return
+        if self._lost:
+            self.outbox.reset()
+            self._send_again()
+            if self._is_closed:
+                self._end_stream()
+        elif self._buffered and self._is_closed:
+            self._end_stream()
+        elif self._buffered and self._clock.monotonic() - self._last_sent_s < _QUIET_S:
+            self._remind()
+        elif self._buffered:
+            self._post(self._pending(), is_new=True)
+
+    def _is_back(self) -> bool:
+        """Whether the server that went away answers again. If not, there is a reminder when that may have changed."""
+        probe = self._probe_in_quiet
+        if probe is None:
+            self._patience = self._patience or Deadline(self.patience_s, self._clock)
+            self._probe_in_quiet = self._backend.ready()
+            self._probe_in_quiet.add_done_callback(lambda _: self._remind(0.0))
+        if probe is None or not probe.done():
+            return False
+        self._probe_in_quiet = None
+        error = CourierClosed("cancelled") if probe.cancelled() else probe.exception()
+        if error is None:
+            self._cut_off = self._patience = None
+            return True
+        assert self._patience is not None
+        if isinstance(error, ConnectionBroken) and not self._patience.expired:
+            self._remind(_AT_WORK_S)
+        elif self._is_closed:
+            self._empty()
+            self._tell_loss(error)
+        return False
+
+    def _tell_loss(self, error: BaseException) -> None:
+        """Of a closed writer, to whom no call can tell it."""
+        with self._changed:
+            self._error = None
+            self._lost.clear()
+        self.outbox.reset()
+        if not isinstance(error, ServerStopped | CourierClosed):  # somebody wanted that
+            _logger.warning("items of a writer that was closed did not get into their tables: %s", error)
 
     def _pending(self) -> Pending:
         """What is buffered. It stays so until it is in flight; what is added meanwhile does not become part of this."""
@@ -299,7 +360,8 @@ class Sender:
             elif error is not None and self._error is None:
                 self._error = error
             self._changed.notify_all()
-        if self._buffered and not (self._in_flight or self._is_reminded):
+        waits = self._buffered or self._lost or (self._is_closed and self._error is not None)
+        if waits and not (self._in_flight or self._is_reminded):
             self._remind()
 
     def _wait(self, ready: Callable[[], bool], deadline: Deadline | None = None) -> None:
@@ -388,11 +450,6 @@ class Sender:
     def _wake(self, _: object) -> None:
         with self._changed:
             self._changed.notify_all()
-
-    def _say_farewell(self) -> None:
-        if at_exit.is_over():
-            return  # the server hears of the end by the connection's
-        self._backend.insert(self.outbox.farewell()).add_done_callback(_ignore)
 
 
 def _ignore(future: Future[None]) -> None:

@@ -125,7 +125,7 @@ class _Chunk:
             return None
         cell_bytes = array.nbytes // len(array)
         offset += cell_bytes * (low - self.first)
-        return LentArray(self.shared.address.token, offset, array.dtype, (high - low, *array.shape[1:]))
+        return LentArray(self.shared.address, offset, array.dtype, (high - low, *array.shape[1:]))
 
 
 @final

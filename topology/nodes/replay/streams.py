@@ -275,7 +275,7 @@ def _report(reply: Future[None], error: Exception | None) -> None:
 
 
 def _unknown_memory() -> StreamLost:
-    return StreamLost("memory of the writer is not known here (any more): begin anew, and send the bytes")
+    return StreamLost("memory of the writer has gone: begin anew, and send the bytes")
 
 
 def _fail(reply: Future[None], error: Exception) -> None:

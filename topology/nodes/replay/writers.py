@@ -52,10 +52,11 @@ class TrajectoryWriter:
 
     When the server goes away, the next call waits until it is back, and items that were not confirmed are sent again:
     each of them gets into its table exactly once, as far as the server remembers (it does after a broken connection,
-    and after a restart from a checkpoint for what the checkpoint holds).
+    and after a restart from a checkpoint for what the checkpoint holds). A writer that makes no more calls, or was
+    closed, sends them again as well, as long as its client is there.
 
     An error the server reports (or the end of the program) is raised by the next call of any method. The items that
-    were under way then are lost; the writer stays usable.
+    were under way then are lost; the writer stays usable. What a closed writer loses so is logged.
 
     Attributes:
         signature_may_be_of_steps: whether items may go to a table whose signature is that of one of their steps.

@@ -98,7 +98,7 @@ def _room(shape: tuple[int, int], pool: RegionPool | None) -> tuple[Array, LentA
     if region is None or pool is None:
         return np.empty(shape, "u1"), None
     rows = view(pool.hold(region), FIRST_BYTE, np.dtype(np.uint8), shape)
-    return rows, LentArray(region.address.token, FIRST_BYTE, rows.dtype, shape)
+    return rows, LentArray(region.address, FIRST_BYTE, rows.dtype, shape)
 
 
 def _round_up(width: int) -> int:
