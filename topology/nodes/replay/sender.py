@@ -96,8 +96,8 @@ class Sender:
         self._error: BaseException | None = None
         self._cut_off: BaseException | None = None  # the connection broke, and nothing came over it since
         self._is_closed = False
-        self._probe_in_quiet: Future[object] | None = None
-        self._patience: Deadline | None = None
+        self._probe_in_quiet: Future[object] | None = None  # asked for on behalf of a writer that does nothing
+        self._patience: Deadline | None = None  # with the server that was asked so
         at_exit.send_at_exit(self)
 
     @property
@@ -299,7 +299,9 @@ class Sender:
         assert self._patience is not None
         if isinstance(error, ConnectionBroken) and not self._patience.expired:
             self._remind(_AT_WORK_S)
-        elif self._is_closed:
+            return False
+        self._patience = None
+        if self._is_closed:
             self._empty()
             self._tell_loss(error)
         return False
@@ -423,7 +425,7 @@ class Sender:
                 raise reason from reason.__cause__
             # Also the one that answers may go away, or be what is left of the last one.
             broken = self._probe(broken, patience, deadline)
-        self._cut_off = None
+        self._cut_off = self._patience = None
         if broken is not None:
             raise broken
 
