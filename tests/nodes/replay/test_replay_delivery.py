@@ -422,12 +422,11 @@ def test_what_was_lost_is_sent_again_without_another_call(service, lost, close):
     item(writer, 0)
     writer.flush()
     wire.lose_next = lost
-    for value in (1, 2):
-        item(writer, value)
+    item(writer, 1)
     if close:
         writer.close()
     del writer
-    assert values_in_time(service, 3) == [0, 1, 2]
+    assert values_in_time(service, 2) == [0, 1]
     assert service.tables["table"].info.current_size == 0
 
 
