@@ -94,6 +94,16 @@ def values(service, table="table"):
     return client.sample_batch(table, service.tables[table].info.current_size).data["x"][:, 0].tolist()
 
 
+def writer_held_back(wire):
+    """A writer that has sent eight items, of which the queue has room for three."""
+    writer = TrajectoryWriter(wire, 3)
+    for value in range(8):
+        item(writer, value, "queue")
+    with pytest.raises(errors.ReplayDeadlineExceeded):
+        writer.flush(timeout_ms=1)
+    return writer
+
+
 @pytest.mark.parametrize("lost", ["message", "reply"])
 def test_items_sent_again_are_in_once_and_in_order(service, lost):
     wire = Wire(service)
@@ -111,11 +121,7 @@ def test_items_sent_again_are_in_once_and_in_order(service, lost):
 @pytest.mark.parametrize("server_notices", [True, False])
 def test_a_cut_while_items_wait_for_the_limiter(service, server_notices):
     wire = Wire(service)
-    writer = TrajectoryWriter(wire, 3)
-    for value in range(8):
-        item(writer, value, "queue")
-    with pytest.raises(errors.ReplayDeadlineExceeded):
-        writer.flush(timeout_ms=1)
+    writer = writer_held_back(wire)
     assert service.tables["queue"].info.current_size == 3  # three are in, five wait
     old = wire.cut(server_notices=server_notices)
     client = replay.Client("memory:x", service=service)
@@ -462,11 +468,7 @@ def test_a_server_that_comes_back_gets_the_items_of_writers_that_do_nothing(serv
 
 def test_what_a_closed_writer_had_not_sent_follows_what_was_lost(service):
     wire = Wire(service)
-    writer = TrajectoryWriter(wire, 8)
-    for value in range(8):
-        item(writer, value, "queue")
-    with pytest.raises(errors.ReplayDeadlineExceeded):
-        writer.flush(timeout_ms=1)
+    writer = writer_held_back(wire)
     item(writer, 8, "queue")
     with writer._sender.mutex:  # nothing is sent between the two
         wire.cut(server_notices=True)
